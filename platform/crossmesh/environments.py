@@ -1,0 +1,179 @@
+"""Which Python environment and which environment variables each kind of worker gets, in one registry.
+
+Every environment variable that the package reads or sets stands in `VARIABLES` with its reason; a test holds the rest of the package to
+it. Nothing is set here: a `WorkerEnvironment` describes, Ray applies it. Secrets never enter a runtime environment (Ray shows those
+in clear in its API and its logs): workers get them from their own node's environment.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from crossmesh.errors import InputError, nearest
+from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
+
+
+@dataclass(frozen=True)
+class Variable:
+    """An environment variable that the package or an engine under it looks at, and why."""
+
+    name: str
+    used: str
+    """`read`: the user may set it. `set`: we set it for a process we start. `both`: we set it unless the user did."""
+    reason: str
+    secret: bool = False
+    """A secret is never put in a runtime environment."""
+
+
+VARIABLES = (
+    # Read from the user.
+    Variable("CROSSMESH_STORAGE", "read", "Default of storage.root: where runs, adapters, checkpoints and caches live."),
+    Variable("CROSSMESH_API_KEY", "read", "Key that clients of a server must send (serve.api_key_env names another).", secret=True),
+    Variable("CROSSMESH_CONTAINER_DIGEST", "read", "Digest of the image that the job runs in; part of the provenance record."),
+    Variable("CROSSMESH_TEST_DATA", "read", "Folder with the larger files of the tests; tests that need it are skipped without it."),
+    Variable("CROSSMESH_PYTHON_TRAIN_JAX", "read", "Interpreter of the train/jax environment, when it is not the driver's own."),
+    Variable("CROSSMESH_PYTHON_TRAIN_TORCH", "read", "Interpreter of the train/torch environment, when it is not the driver's own."),
+    Variable("CROSSMESH_PYTHON_SERVE_VLLM_CPU", "read", "Interpreter of the serve/vllm-cpu environment, when it is not the driver's own."),
+    Variable("CROSSMESH_PYTHON_SERVE_VLLM_GPU", "read", "Interpreter of the serve/vllm-gpu environment, when it is not the driver's own."),
+    Variable("CROSSMESH_PYTHON_SERVE_VLLM_TPU", "read", "Interpreter of the serve/vllm-tpu environment, when it is not the driver's own."),
+    Variable("RAY_ADDRESS", "read", "Ray cluster to connect to; unset: a local Ray is started for the job and ended with it."),
+    Variable("RAY_AUTH_MODE", "read", "`disabled` turns Ray's token authentication off; otherwise a local Ray has it on."),
+    Variable("RAY_AUTH_TOKEN", "read", "Token of the Ray cluster, instead of the one in ~/.ray/auth_token.", secret=True),
+    Variable("RAY_AUTH_TOKEN_PATH", "read", "File with the token of the Ray cluster, instead of ~/.ray/auth_token."),
+    Variable("HF_HOME", "read", "Cache of huggingface_hub for hf:// sources."),
+    Variable("HF_TOKEN", "read", "Access to gated hf:// sources.", secret=True),
+    Variable("HF_HUB_OFFLINE", "read", "1: hf:// sources come from the cache only."),
+    Variable("XLA_FLAGS", "read", "Flags of XLA, say --xla_force_host_platform_device_count=4 to emulate four devices on a CPU."),
+    # Set in every worker.
+    Variable("PYTHONPATH", "set", "The folder of the running package goes first, so that workers run the code that the driver runs."),
+    Variable("TOKENIZERS_PARALLELISM", "set", "false: the Rust thread pool of tokenizers can deadlock in forked processes, and warns."),
+    Variable("HF_HUB_DISABLE_TELEMETRY", "set", "1: loading a model tells nobody."),
+    Variable("OMP_NUM_THREADS", "both", "Threads of a CPU worker: all cores. Ray would set it to the CPUs that the worker reserved, one."),
+    # Set in training workers.
+    Variable("JAX_PLATFORMS", "set", "The platform of the hardware; without it JAX probes for others, and takes a TPU that is not ours."),
+    Variable("RAY_TRAIN_METRICS_ENABLED", "set", "0: Ray Train's own Prometheus gauges; our loop reports its own metrics."),
+    Variable("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "set", "0.5 on CPU: the controller sees a finished worker sooner than in 2 s."),
+    Variable("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "set", "0 on CPU: nobody preempts the local node; one process less."),
+    Variable("RAY_CHDIR_TO_TRIAL_DIR", "set", "0: a worker keeps its working directory; all our paths are absolute."),
+    # Set in serving workers.
+    Variable("VLLM_TARGET_DEVICE", "set", "The platform of the engine: beside libtpu vLLM finds two and refuses to start."),
+    Variable("VLLM_CPU_KVCACHE_SPACE", "set", "serve.kv_cache_gib: key-value cache of a CPU engine in GiB."),
+    Variable("VLLM_NO_USAGE_STATS", "set", "1: vLLM sends no usage report."),
+    # Set in the driver.
+    Variable("HYDRA_FULL_ERROR", "set", "1: Hydra raises composition errors, which we turn into one message, instead of printing them."),
+    # Set around a local Ray.
+    Variable("RAY_TMPDIR", "set", "Temporary folder of our local Ray: its state API reads the address there."),
+    Variable("RAY_USAGE_STATS_ENABLED", "set", "0: the local Ray sends no usage report and asks no question about it."),
+)
+
+_PYTHON_PREFIX = "CROSSMESH_PYTHON_"
+
+_EVERY_WORKER = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
+_TRAIN = {"RAY_TRAIN_METRICS_ENABLED": "0", "RAY_CHDIR_TO_TRIAL_DIR": "0"}
+_TRAIN_CPU = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One row of the registry."""
+
+    locks: Mapping[type[Device], str]
+    """Lock file in `requirements/` by the device that the worker runs on."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    cpu_variables: Mapping[str, str] = field(default_factory=dict)
+
+
+_REGISTRY = {
+    "head": _Kind({Cpu: "head.txt", Gpu: "head.txt", Tpu: "head.txt"}),
+    "train/jax": _Kind({Cpu: "cpu.txt", Tpu: "tpu-train.txt"}, _TRAIN, _TRAIN_CPU),
+    "train/torch": _Kind({Cpu: "cpu.txt", Gpu: "gpu.txt"}, _TRAIN, _TRAIN_CPU),
+    "serve/vllm-cpu": _Kind({Cpu: "cpu.txt"}, {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1"}),
+    "serve/vllm-gpu": _Kind({Gpu: "gpu.txt"}, {"VLLM_TARGET_DEVICE": "cuda", "VLLM_NO_USAGE_STATS": "1"}),
+    "serve/vllm-tpu": _Kind({Tpu: "tpu-serve.txt"}, {"VLLM_TARGET_DEVICE": "tpu", "VLLM_NO_USAGE_STATS": "1"}),
+}
+
+_JAX_PLATFORM: dict[type[Device], str] = {Cpu: "cpu", Gpu: "cuda", Tpu: "tpu"}
+
+
+@dataclass(frozen=True)
+class WorkerEnvironment:
+    """What a worker of one kind runs in."""
+
+    kind: str
+    lock: str
+    """File in `requirements/` that the environment is installed from."""
+    python: str | None
+    """Interpreter; None: the one that runs Ray on the node."""
+    variables: Mapping[str, str]
+
+    def with_variables(self, **variables: str) -> "WorkerEnvironment":
+        """Return the same environment with `variables` set as well; each must stand in `VARIABLES` and be no secret."""
+        documented = {variable.name: variable for variable in VARIABLES}
+        for name in variables:
+            if name not in documented:
+                raise ValueError(f"{name} is not documented: add it to VARIABLES in {__file__}")
+            if documented[name].secret:
+                raise ValueError(f"{name} is a secret: a runtime environment is readable by every client of the cluster")
+        return replace(self, variables={**self.variables, **variables})
+
+    @property
+    def runtime_env(self) -> dict[str, Any]:
+        """The same as Ray's `runtime_env`."""
+        described: dict[str, Any] = {"env_vars": dict(self.variables)}
+        if self.python is not None:
+            described["py_executable"] = self.python
+        return described
+
+
+def package_root() -> Path:
+    """The folder that the running `crossmesh` was imported from."""
+    return Path(__file__).resolve().parent.parent
+
+
+def usable_cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def environment(kind: str, device: Device | None = None) -> WorkerEnvironment:
+    """Return the environment of workers of `kind` (a key of the registry) on `device`; None: the only device of the kind, or the CPU.
+
+    The interpreter is the driver's own unless `CROSSMESH_PYTHON_<KIND>` (say `CROSSMESH_PYTHON_TRAIN_JAX`) names another.
+    `InputError` for a kind that is not registered, or that does not exist on this device.
+    """
+    if kind not in _REGISTRY:
+        guess = nearest(kind, _REGISTRY)
+        hint = f" Did you mean {guess!r}?" if guess else ""
+        known = ", ".join(_REGISTRY)
+        raise InputError(
+            f"Worker kind {kind!r} is not known. Known: {known}.{hint} To add a kind, edit _REGISTRY in {Path(__file__).resolve()}."
+        )
+    entry = _REGISTRY[kind]
+    device_type = _device_type(kind, entry, device)
+    variables = {"PYTHONPATH": _python_path(), **_EVERY_WORKER, **entry.variables}
+    if device_type is Cpu:
+        variables |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(usable_cores())), **entry.cpu_variables}
+    if kind == "train/jax":
+        variables["JAX_PLATFORMS"] = _JAX_PLATFORM[device_type]
+    python = os.environ.get(_PYTHON_PREFIX + kind.upper().replace("/", "_").replace("-", "_"))
+    return WorkerEnvironment(kind, entry.locks[device_type], python or None, variables)
+
+
+def _device_type(kind: str, entry: _Kind, device: Device | None) -> type[Device]:
+    if device is None:
+        return Cpu if Cpu in entry.locks else next(iter(entry.locks))
+    if type(device) not in entry.locks:
+        possible = ", ".join(known.__name__ for known in entry.locks)
+        raise InputError(
+            f"Worker kind {kind!r} does not exist on {type(device).__name__} hardware ({device.chip}). It exists on: {possible}."
+        )
+    return type(device)
+
+
+def _python_path() -> str:
+    """The package's folder before whatever the driver already had."""
+    root = str(package_root())
+    rest = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != root]
+    return os.pathsep.join([root, *rest])
