@@ -4,6 +4,7 @@ A default stands here and nowhere else; a YAML under `conf/` holds only its diff
 dataclass is built, so a spec that exists is a spec that makes sense; what needs files, devices or weights is checked later.
 """
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -149,15 +150,15 @@ class OptimSpec:
 class BatchSpec:
     """How many sequences make an optimizer step, and how many of them a device takes at once."""
 
-    size: int = 4
+    size: int = 8
     """Sequences of one optimizer step over the whole mesh: science."""
-    micro: int = 4
-    """Sequences that one data-parallel rank computes at once; the rest is accumulated: system."""
+    micro: int = 0
+    """Sequences that one data-parallel rank computes at once; the rest is accumulated: system. 0: all of its share."""
 
     def __post_init__(self) -> None:
         """Check positivity; divisibility needs the mesh and is checked by `ExperimentSpec`."""
         require(self.size > 0, "batch.size", self.size, "a positive number of sequences")
-        require(self.micro > 0, "batch.micro", self.micro, "a positive number of sequences")
+        require(self.micro >= 0, "batch.micro", self.micro, "0 for all of a rank's share, or a positive number of sequences")
 
 
 @dataclass(frozen=True)
@@ -276,7 +277,8 @@ class EvalSpec:
         for k in self.k:
             require(0 < k <= self.samples, "eval.k", k, f"1 to eval.samples={self.samples}")
         require(self.temperature >= 0, "eval.temperature", self.temperature, "zero (greedy) or more")
-        require(self.samples == 1 or self.temperature > 0, "eval.samples", self.samples, "1 when eval.temperature=0: greedy answers are all equal")
+        varied = self.samples == 1 or self.temperature > 0
+        require(varied, "eval.samples", self.samples, "1 when eval.temperature=0: greedy answers are all equal")
         require(0 < self.top_p <= 1, "eval.top_p", self.top_p, "over 0, up to 1")
         for name in ("max_tokens", "concurrency", "timeout_s", "memory_mib", "workers"):
             require(getattr(self, name) > 0, f"eval.{name}", getattr(self, name), "a positive number")
@@ -292,18 +294,22 @@ class TrackingSpec:
     system_metrics: bool = True
 
 
+def _default_root() -> str:
+    return os.environ.get("CROSSMESH_STORAGE") or str(Path.home() / ".crossmesh")
+
+
 @dataclass(frozen=True)
 class StorageSpec:
     """Where runs, adapters, checkpoints and caches live."""
 
-    root: str = "${oc.env:CROSSMESH_STORAGE,${oc.env:HOME}/.crossmesh}"
-    """Absolute folder, the same wherever the job was started from."""
+    root: str = field(default_factory=_default_root)
+    """Absolute folder, the same wherever the job was started from: `$CROSSMESH_STORAGE`, else `~/.crossmesh`."""
     checkpoint_every_steps: int = 10
     checkpoint_keep: int = 2
 
     def __post_init__(self) -> None:
         """Check the folder and the cadence."""
-        require("${" in self.root or Path(self.root).is_absolute(), "storage.root", self.root, "an absolute path")
+        require(Path(self.root).is_absolute(), "storage.root", self.root, "an absolute path")
         require(self.checkpoint_every_steps > 0, "storage.checkpoint_every_steps", self.checkpoint_every_steps, "a positive number")
         require(self.checkpoint_keep > 0, "storage.checkpoint_keep", self.checkpoint_keep, "a positive number")
 
@@ -335,20 +341,23 @@ class ExperimentSpec:
     def __post_init__(self) -> None:
         """Check what spans groups."""
         ways = self.mesh_shape.batch_ways
-        if self.batch.size % (self.batch.micro * ways):
+        if self.batch.size % (max(self.batch.micro, 1) * ways):
             possible = [m for m in range(1, self.batch.size + 1) if self.batch.size % (m * ways) == 0]
             allowed = f"batch.micro one of {possible}" if possible else f"batch.size a multiple of {ways}, the mesh's data x fsdp"
             raise InputError(
-                f"batch.micro={self.batch.micro} times {ways} batch ways of the mesh does not divide batch.size={self.batch.size}. Allowed: {allowed}."
+                f"batch.size={self.batch.size} does not divide into batch.micro={self.batch.micro} on each of the {ways} batch ways of the mesh. "
+                f"Allowed: {allowed}."
             )
         longest = self.data.max_length
         if self.serve.max_model_len < self.eval.max_tokens:
             raise InputError(
                 f"eval.max_tokens={self.eval.max_tokens} exceeds serve.max_model_len={self.serve.max_model_len}. "
-                f"Raise serve.max_model_len to prompt plus answer, at least {longest + self.eval.max_tokens} for rows of data.max_length={longest}."
+                f"Raise serve.max_model_len to prompt plus answer: {longest + self.eval.max_tokens} holds rows of {longest} tokens."
             )
         if self.serve.max_lora_rank < self.lora.rank:
-            raise InputError(f"serve.max_lora_rank={self.serve.max_lora_rank} is below lora.rank={self.lora.rank}. Raise serve.max_lora_rank.")
+            raise InputError(
+                f"serve.max_lora_rank={self.serve.max_lora_rank} is below lora.rank={self.lora.rank}. Raise it to the rank at least."
+            )
 
     @property
     def mesh_shape(self) -> MeshShape:
@@ -361,6 +370,11 @@ class ExperimentSpec:
         return self.hardware.slice.default_backend if self.backend.name == AUTO else self.backend.name
 
     @property
+    def micro_batch(self) -> int:
+        """Sequences that one data-parallel rank computes at once."""
+        return self.batch.micro or self.batch.size // self.mesh_shape.batch_ways
+
+    @property
     def accumulation(self) -> int:
         """Micro-batches per optimizer step."""
-        return self.batch.size // (self.batch.micro * self.mesh_shape.batch_ways)
+        return self.batch.size // (self.micro_batch * self.mesh_shape.batch_ways)

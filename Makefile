@@ -1,0 +1,69 @@
+# Two commands do everything on a machine with Python 3.11+, git and make: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+UV_VERSION := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements/cpu.txt)
+TORCH_VERSION := $(shell sed -n 's/^torch==\([0-9.]*\)$$/\1/p' requirements/overrides-cpu.txt)
+PLATFORM := x86_64-manylinux_2_31
+COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --no-header --generate-hashes --python-platform $(PLATFORM) \
+	--override requirements/overrides.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help install tools demo test test-full lint format lock ui clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
+
+demo: install tools ## Fine-tune SmolLM2 on PyTorch and JAX, serve, evaluate and compare
+	$(BIN)/python jobs/pipeline.py experiment=demo
+
+test: install tools ## Unit and integration tests, at most 15 minutes on 2 cores
+	$(BIN)/python -m pytest -m "not full and not gpu and not tpu"
+
+test-full: install tools ## Everything: also faults, sweeps and redeploys, at most 60 minutes on 2 cores
+	$(BIN)/python -m pytest -m "not gpu and not tpu"
+
+lint: install ## Style, types and the floors
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=platform $(BIN)/lint-imports
+
+format: install ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+ui: install ## Open MLflow on localhost with the runs of the default storage
+	$(BIN)/python jobs/ui.py
+
+install: $(INSTALLED) ## Create .venv from requirements/cpu.txt
+
+# torch comes first and alone: pip takes the build that the index offers, and a CPU build is enough.
+$(INSTALLED): requirements/cpu.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "crossmesh needs Python 3.11 or newer; $$($(PYTHON) --version) was found. Try: make PYTHON=python3.11 ..." >&2; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION) uv==$(UV_VERSION)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements/cpu.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+tools: ## Install iverilog and bubblewrap through apt when that needs no password
+	@missing=""; \
+	command -v iverilog >/dev/null || missing="$$missing iverilog"; \
+	command -v bwrap >/dev/null || missing="$$missing bubblewrap"; \
+	[ -z "$$missing" ] && exit 0; \
+	if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then as=""; \
+	elif command -v apt-get >/dev/null && sudo -n true 2>/dev/null; then as="sudo -n"; \
+	else echo "Missing:$$missing. Install with: sudo apt-get update && sudo apt-get install -y$$missing" >&2; exit 2; fi; \
+	$$as apt-get update -qq && $$as env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$missing >/dev/null
+
+lock: install ## Compile requirements/*.txt again from pyproject.toml
+	$(COMPILE) --extra cpu --extra dev --override requirements/overrides-cpu.txt --python-version 3.11 --no-emit-package torch \
+		-o requirements/cpu.txt
+	$(COMPILE) --python-version 3.12 -o requirements/head.txt
+	for kind in gpu tpu-train tpu-serve; do \
+		$(COMPILE) --extra $$kind --python-version 3.12 -o requirements/$$kind.txt || exit 1; done
+
+clean: ## Remove the environment and what this checkout wrote (not the storage root)
+	rm -rf .venv outputs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

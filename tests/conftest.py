@@ -1,0 +1,34 @@
+"""Fixtures of the whole suite: every test has its own storage, and none sees the user's."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def checkout() -> Path:
+    """The root of this checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def conf(checkout: Path) -> Path:
+    """The folder of the config groups."""
+    return checkout / "conf"
+
+
+@pytest.fixture(autouse=True)
+def own_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Point `storage.root` at a folder of this test."""
+    root = tmp_path / "storage"
+    monkeypatch.setenv("CROSSMESH_STORAGE", str(root))
+    return root
+
+
+@pytest.fixture(scope="session")
+def clean_environment() -> dict[str, str]:
+    """The environment for a subprocess that runs a job as a user would."""
+    return {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "HYDRA_FULL_ERROR"}}

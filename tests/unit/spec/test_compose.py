@@ -1,0 +1,94 @@
+"""Every shipped YAML composes and is valid; what cannot be is one message that names key, value, what is allowed and the nearest."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from crossmesh.errors import InputError
+from crossmesh.spec.compose import compose_spec
+from crossmesh.spec.experiment import BatchSpec, ExperimentSpec, StorageSpec
+
+CONF = Path(__file__).resolve().parents[3] / "conf"
+GROUPS = sorted(folder.name for folder in CONF.iterdir() if folder.is_dir() and folder.name != "job")
+CHOICES = [(group, file.stem) for group in GROUPS for file in sorted((CONF / group).glob("*.yaml"))]
+# Mesh files that ask for more than one device need hardware that has them.
+NEEDS = {("mesh", "fsdp_tp"): ["hardware=tpu_v5p_8"]}
+
+
+@pytest.mark.parametrize(("group", "option"), CHOICES)
+def test_every_shipped_yaml_composes(group, option):
+    spec = compose_spec(CONF, f"{group}={option}", *NEEDS.get((group, option), []))
+    assert isinstance(spec, ExperimentSpec)
+
+
+def test_defaults_stand_in_the_dataclasses_alone(own_storage):
+    assert compose_spec(CONF) == ExperimentSpec(storage=StorageSpec(root=str(own_storage)))
+
+
+def test_experiment_overrides_its_groups():
+    spec = compose_spec(CONF, "experiment=demo")
+    assert spec.name == "demo"
+    assert spec.data.source == "rtl"
+
+
+def test_the_command_line_wins_over_the_experiment():
+    assert compose_spec(CONF, "experiment=demo", "data.max_length=200", "batch.micro=2").batch == BatchSpec(size=4, micro=2)
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("batch.micr=3", ["batch.micr", "Did you mean batch.micro?", "batch.size"]),
+        ("+batch.zzz=1", ["batch.zzz", "batch.micro"]),
+        ("+fo=1", ["'fo'"]),
+        ("modle=tiny_llama", ["modle", "Did you mean model?"]),
+        ("model=tiny_gema4", ["tiny_gema4", "Did you mean model=tiny_gemma4?", "smollm2_135m"]),
+        ("experiment=dmo", ["Did you mean experiment=demo?"]),
+        ("batch.micro=many", ["batch.micro", "many", "a whole number"]),
+        ("optim.steps=1.5", ["optim.steps", "1.5", "a whole number"]),
+        ("batch.micro=3", ["batch.micro=3", "batch.size=8", "[1, 2, 4, 8]"]),
+        ("lora.targets=[q,kk]", ["lora.targets", "'kk'", "down, gate, k, o, q, up, v", "Did you mean 'k'?"]),
+        ("lora.targets=[]", ["lora.targets", "one or more"]),
+        ("lora.targets=[q,q]", ["lora.targets", "each target once"]),
+        ("model.dtype=float16", ["model.dtype", "float16", "bfloat16, float32"]),
+        ("hardware.name=tpu_v5p8", ["hardware.name", "Did you mean 'tpu_v5p_8'?"]),
+        ("mesh.tp=3", ["3", "1 devices"]),
+        ("data.max_length=2", ["data.max_length=2", "at least 8"]),
+        ("eval.k=[2]", ["eval.k=2", "eval.samples=1"]),
+        ("eval.samples=3", ["eval.samples=3", "eval.temperature=0"]),
+        ("eval.sandbox=docker", ["eval.sandbox", "bubblewrap, none"]),
+        ("serve.adapters=[torch]", ["serve.adapters", "name:folder"]),
+        ("serve.max_lora_rank=8", ["serve.max_lora_rank=8", "lora.rank=16"]),
+        ("storage.root=here", ["storage.root", "absolute"]),
+        ("batch.micro=[1", ["[1"]),
+    ],
+)
+def test_bad_input_is_one_clear_message(override, parts):
+    with pytest.raises(InputError) as caught:
+        compose_spec(CONF, override)
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in parts:
+        assert part in message
+
+
+@pytest.mark.parametrize(("hardware", "micro", "accumulation"), [("cpu", 8, 1), ("tpu_v5p_8", 2, 1), ("gpu_2xh100", 4, 1)])
+def test_micro_batch_is_a_ranks_whole_share_unless_named(hardware, micro, accumulation):
+    spec = compose_spec(CONF, f"hardware={hardware}")
+    assert (spec.micro_batch, spec.accumulation) == (micro, accumulation)
+    assert compose_spec(CONF, f"hardware={hardware}", "batch.micro=1").accumulation == 8 // spec.mesh_shape.batch_ways
+
+
+def test_backend_follows_the_hardware_unless_named():
+    assert compose_spec(CONF, "hardware=tpu_v5p_8").backend_name == "jax"
+    assert compose_spec(CONF, "hardware=gpu_2xh100").backend_name == "torch"
+    assert compose_spec(CONF, "hardware=gpu_2xh100", "backend=jax").backend_name == "jax"
+
+
+def test_an_unknown_key_inside_a_shipped_file_is_named(tmp_path):
+    broken = tmp_path / "conf"
+    shutil.copytree(CONF, broken)
+    (broken / "batch" / "wrong.yaml").write_text("sise: 4\n")
+    with pytest.raises(InputError, match=r"batch\.sise.*Did you mean batch\.size"):
+        compose_spec(broken, "batch=wrong")
