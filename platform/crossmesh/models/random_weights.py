@@ -1,0 +1,140 @@
+"""Untrained models of a known architecture, for tests and for trying a pipeline in seconds.
+
+Values are drawn so that engines which disagree anywhere show it: logits are far from flat, every norm has its own scale, and the
+final norm's scales change sign so that the model does not merely repeat its input. Made with numpy alone; no framework is loaded.
+"""
+
+import hashlib
+import json
+import math
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import save_file
+
+from crossmesh.errors import InputError, require_choice
+from crossmesh.files import digest_text, write_json
+from crossmesh.models.families import Architecture, parse_architecture
+
+FloatArray = npt.NDArray[np.float32]
+
+_RECIPE = 1
+"""Raised whenever the same name and seed give other weights."""
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+_TINY_VOCAB = 512
+_END_OF_TURN = 4
+"""Token `<|end|>` of the tiny tokenizer."""
+_EMBEDDING_STD = 0.25
+_LOCATION = re.compile(r"(?P<architecture>[a-z0-9_]+)@(?P<seed>[0-9]+)")
+
+
+def architecture_names() -> tuple[str, ...]:
+    """Names of the architecture files that come with crossmesh."""
+    return tuple(sorted(entry.name.removesuffix(".json") for entry in _data("architectures").iterdir() if entry.name.endswith(".json")))
+
+
+def architecture_config(name: str) -> dict[str, Any]:
+    """The Hugging Face config of a shipped architecture, e.g. `gemma4_31b`."""
+    require_choice("architecture", name, architecture_names())
+    config: dict[str, Any] = json.loads(_data("architectures").joinpath(f"{name}.json").read_text(encoding="utf-8"))
+    return config
+
+
+def random_version(location: str) -> str:
+    """Return a text that changes whenever `write_random` would write something else for `location` (`architecture@seed`)."""
+    name, seed = _parse(location)
+    files = [_data("architectures").joinpath(f"{name}.json"), *(_data("tiny_tokenizer").joinpath(file) for file in _TOKENIZER_FILES)]
+    return digest_text("\n".join([str(_RECIPE), name, str(seed), *(file.read_text(encoding="utf-8") for file in files)]))
+
+
+def write_random(location: str, folder: Path) -> None:
+    """Write a complete model folder (config, float32 weights, tokenizer, chat template) for `architecture@seed`.
+
+    Raises `InputError` for an unknown architecture and for one that is too large to be made this way.
+    """
+    name, seed = _parse(location)
+    config = architecture_config(name)
+    architecture = parse_architecture(config, f"{name}.json")
+    if architecture.vocab != _TINY_VOCAB:
+        tiny = [other for other in architecture_names() if architecture_config(other)["vocab_size"] == _TINY_VOCAB]
+        raise InputError(
+            f"model.weights='random://{location}' is not possible: {name} is described for planning, not for random weights. "
+            f"Allowed: {', '.join(tiny)}."
+        )
+    arrays = {key: _draw(key, shape, seed) for key, shape in tensor_shapes(architecture).items()}
+    save_file(arrays, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    write_json(folder / "config.json", {**config, "dtype": "float32"})
+    stops = [config["eos_token_id"], _END_OF_TURN]
+    write_json(
+        folder / "generation_config.json",
+        {"bos_token_id": config["bos_token_id"], "eos_token_id": stops, "pad_token_id": config["pad_token_id"]},
+    )
+    for file in _TOKENIZER_FILES:
+        with resources.as_file(_data("tiny_tokenizer").joinpath(file)) as source:
+            shutil.copyfile(source, folder / file)
+
+
+def tensor_shapes(architecture: Architecture) -> Mapping[str, tuple[int, ...]]:
+    """Name and shape of every weight of a model, as its Hugging Face checkpoint has them."""
+    return dict(_tensors(architecture))
+
+
+def _tensors(architecture: Architecture) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, ffn = architecture.hidden, architecture.ffn
+    gemma = architecture.family == "gemma4"
+    yield f"{architecture.prefix}embed_tokens.weight", (architecture.vocab, hidden)
+    for index, layer in enumerate(architecture.layers):
+        start = architecture.layer_prefix(index)
+        yield f"{start}self_attn.q_proj.weight", (layer.q_dim, hidden)
+        yield f"{start}self_attn.k_proj.weight", (layer.kv_dim, hidden)
+        if not layer.shared_kv:
+            yield f"{start}self_attn.v_proj.weight", (layer.kv_dim, hidden)
+        yield f"{start}self_attn.o_proj.weight", (hidden, layer.q_dim)
+        yield f"{start}mlp.gate_proj.weight", (ffn, hidden)
+        yield f"{start}mlp.up_proj.weight", (ffn, hidden)
+        yield f"{start}mlp.down_proj.weight", (hidden, ffn)
+        norms = ["input_layernorm", "post_attention_layernorm"]
+        if gemma:
+            norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+            yield f"{start}self_attn.q_norm.weight", (layer.head_dim,)
+            yield f"{start}self_attn.k_norm.weight", (layer.head_dim,)
+            yield f"{start}layer_scalar", (1,)
+        for norm in norms:
+            yield f"{start}{norm}.weight", (hidden,)
+    yield f"{architecture.prefix}norm.weight", (hidden,)
+    if not architecture.tied:
+        yield "lm_head.weight", (architecture.vocab, hidden)
+
+
+def _draw(name: str, shape: tuple[int, ...], seed: int) -> FloatArray:
+    """Draw one tensor from a stream of its own, so that a tensor's values depend on its name and the seed only."""
+    key = int.from_bytes(hashlib.sha256(f"{seed}:{name}".encode()).digest()[:16], "little")
+    stream = np.random.Generator(np.random.Philox(key=key))
+    if name.endswith("layer_scalar"):
+        return stream.uniform(0.8, 1.2, shape).astype(np.float32)
+    if len(shape) == 1:
+        final = ".layers." not in name
+        return (stream.standard_normal(shape) if final else stream.uniform(0.5, 1.5, shape)).astype(np.float32)
+    std = _EMBEDDING_STD if "embed_tokens" in name or name.startswith("lm_head") else 1 / math.sqrt(shape[1])
+    return (std * stream.standard_normal(shape)).astype(np.float32)
+
+
+def _parse(location: str) -> tuple[str, int]:
+    match = _LOCATION.fullmatch(location)
+    if match is None:
+        raise InputError(
+            f"model.weights='random://{location}' is not possible. Allowed: random://architecture@seed, e.g. random://tiny_llama@0."
+        )
+    require_choice(f"model.weights='random://{location}': architecture", match["architecture"], architecture_names())
+    return match["architecture"], int(match["seed"])
+
+
+def _data(folder: str) -> Traversable:
+    return resources.files("crossmesh.models").joinpath(folder)
