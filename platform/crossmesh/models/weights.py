@@ -157,7 +157,7 @@ def _check_blobs(folder: Path) -> tuple[Path, dict[str, str]]:
             raise InputError(
                 f"{folder / name} is corrupt: its SHA-256 is not the one it was published with. Delete {blob} and start again."
             )
-    return folder
+    return folder, actual
 
 
 def tensor_files(folder: Path) -> list[Path]:
