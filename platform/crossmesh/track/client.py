@@ -1,0 +1,139 @@
+"""Opens a connection to MLflow: where it is, how long to wait, one migration of a fresh sqlite file, and one clear error.
+
+It knows nothing of runs and metrics (`tracker.py`). MLflow is imported when a connection is opened, not before: that takes seconds.
+"""
+
+import fcntl
+import logging
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.spec.experiment import StorageSpec, TrackingSpec
+from crossmesh.track.masking import mask
+
+PROCESS_ENVIRONMENT = {
+    # With MLflow's own 7 retries a refused connection blocks for four minutes before it is an error.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+"""Variables set in this process when a connection is opened, each only where the user has not set it."""
+_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+_SQLITE = "sqlite:///"
+_LOCAL_REMEDY = "Check that the disk is not full and the folder is writable, or set tracking.uri to another place."
+_REMOTE_REMEDY = (
+    "Start that server, correct tracking.uri, or leave tracking.uri empty to track under storage.root; then run the same command again."
+)
+
+
+class TrackingError(CrossmeshError):
+    """MLflow cannot be reached or refuses; the message names the URI and what to do."""
+
+
+@dataclass(frozen=True)
+class TrackingPlace:
+    """Where runs and their artifacts are kept."""
+
+    uri: str
+    artifacts: str | None
+    """Artifact folder as a URI for a database that we open ourselves; None where a server decides."""
+
+    @property
+    def database(self) -> Path | None:
+        """The sqlite file, or None."""
+        return Path(self.uri.removeprefix(_SQLITE)) if self.uri.startswith(_SQLITE) else None
+
+    @property
+    def shown(self) -> str:
+        """The URI as it may be printed."""
+        return mask(self.uri)
+
+
+def tracking_place(tracking: TrackingSpec, storage: StorageSpec) -> TrackingPlace:
+    """Resolve `tracking.uri`; empty is a sqlite file and an artifact folder under `storage.root`.
+
+    Raises:
+        InputError: a URI whose meaning would depend on the folder the job was started from.
+    """
+    artifacts = (storage.path / "artifacts").as_uri()
+    if not tracking.uri:
+        return TrackingPlace(f"{_SQLITE}{storage.path / 'mlflow.db'}", artifacts)
+    scheme = re.split(r"[+:]", tracking.uri, maxsplit=1)[0] if ":" in tracking.uri or tracking.uri == "databricks" else ""
+    relative = scheme == "sqlite" and not tracking.uri.startswith(f"{_SQLITE}/")
+    if not scheme or relative:
+        raise InputError(
+            f"tracking.uri={mask(tracking.uri)!r} depends on the folder the job is started from. Allowed: sqlite:////absolute/file.db, "
+            f"http(s)://host:port, postgresql://..., mysql://..., databricks, or empty for a sqlite file under storage.root={storage.root}."
+        )
+    return TrackingPlace(tracking.uri, artifacts if scheme in _DATABASES else None)
+
+
+def open_client(place: TrackingPlace) -> Any:
+    """Return an `MlflowClient` for `place`; a fresh sqlite file is made first, by one process however many come at once."""
+    for name, value in PROCESS_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    with translated(place, "open the tracking store"):
+        if place.database is not None and not place.database.exists():
+            _create_database(place.database, place.artifacts)
+        return MlflowClient(tracking_uri=place.uri)
+
+
+@contextmanager
+def translated(place: TrackingPlace, action: str) -> Iterator[None]:
+    """Turn what MLflow raises while we `action` into one `TrackingError`."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
+        remedy = _REMOTE_REMEDY if "://" in place.uri and place.database is None else _LOCAL_REMEDY
+        reason = mask(" ".join(str(error).split()))[:600]
+        raise TrackingError(f"Could not {action} at MLflow, {place.shown}: {reason} {remedy}") from error
+
+
+@contextmanager
+def store_lock(place: TrackingPlace) -> Iterator[None]:
+    """Hold the lock beside a sqlite file while something is made that must exist once; other stores look after themselves."""
+    if place.database is None:
+        yield
+        return
+    with _locked(place.database):
+        yield
+
+
+@contextmanager
+def _locked(database: Path) -> Iterator[None]:
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with database.with_name(f"{database.name}.lock").open("a", encoding="utf-8") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield  # closing the file gives the lock back, also when the process dies
+
+
+def _create_database(database: Path, artifacts: str | None) -> None:
+    """Run MLflow's migrations on a temporary file and rename it: the database is complete or absent, also after a Ctrl-C."""
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    with _locked(database):
+        if database.exists():
+            return
+        temporary = database.with_name(f".{database.name}.{uuid.uuid4().hex}")
+        try:
+            SqlAlchemyStore(f"{_SQLITE}{temporary}", artifacts).engine.dispose()
+            temporary.replace(database)
+        finally:
+            temporary.unlink(missing_ok=True)

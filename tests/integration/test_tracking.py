@@ -1,0 +1,178 @@
+"""MLflow itself: a fresh sqlite file, runs, resuming, several processes and a server that is away."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from crossmesh.errors import CrossmeshError
+from crossmesh.spec.experiment import ExperimentSpec, StorageSpec, TrackingSpec
+from crossmesh.track.provenance import GitState, Provenance
+from crossmesh.track.tracker import Tracker
+
+pytestmark = pytest.mark.integration
+
+CLEAN_ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "platform"), "PATH": "/usr/bin:/bin"}
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory):
+    return StorageSpec(root=str(tmp_path_factory.mktemp("a root") / "inner"))
+
+
+@pytest.fixture
+def tracker(storage):
+    return Tracker(TrackingSpec(), storage)
+
+
+def test_a_run_keeps_what_it_was_given(tracker, storage, tmp_path):
+    spec = ExperimentSpec(name="x" * 7_000, storage=storage)
+    parent = tracker.start("demo", "experiment")
+    run = tracker.start("torch", "train", parent=parent, identity="id-1", tags={"note": "n" * 9_000}, params=spec)
+    tracker.records(run, science={"b": 1, "a": [1, 2]}, system={"micro": 4})
+    tracker.provenance(run, Provenance(python="3.11.0", libraries={"ray": "2.60.0"}, git=GitState("abc123", diff="+one\n")))
+    tracker.artifact_json(run, "report/report.json", {"x": None})
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "weights.bin").write_bytes(b"\x00\x01")
+    tracker.artifact_folder(run, tmp_path / "adapter", "adapter")
+    tracker.artifact_file(run, tmp_path / "adapter" / "weights.bin", "single")
+    tracker.finish(run)
+
+    stored = tracker.run(run)
+    assert stored.status == "FINISHED"
+    assert stored.params["optim.steps"] == "30"
+    assert stored.params["name"].startswith("artifact params/name.txt (7000 characters")
+    assert stored.tags["note"].startswith("artifact tags/note.txt")
+    assert stored.tags["mlflow.source.git.commit"] == "abc123"
+    assert stored.tags["crossmesh.science"] == "94a786c3662bc7beeb598efa7d8cb58d7bea25d6c275ea9785a0230ff1f8c2ba"
+    assert tracker.read_json(run, "records/science.json") == {"a": [1, 2], "b": 1}
+    artifacts = storage.path / "artifacts" / run / "artifacts"
+    assert (artifacts / "params" / "name.txt").read_text() == "x" * 7_000
+    assert (artifacts / "adapter" / "weights.bin").read_bytes() == b"\x00\x01"
+    assert (artifacts / "single" / "weights.bin").exists()
+    assert (artifacts / "records" / "git.diff").read_text() == "+one\n"
+    assert [child.run_id for child in tracker.children(parent)] == [run]
+
+
+def test_each_metric_and_step_is_there_once_also_after_a_resume(tracker, storage):
+    run = tracker.start("torch", "train")
+    assert tracker.metrics(run, {"loss": 2.0, "rate": 0.1}, 0) == 2
+    assert tracker.metrics(run, {"loss": 1.0}, 1) == 1
+    assert tracker.metrics(run, {"loss": 9.0}, 1) == 0
+
+    later = Tracker(TrackingSpec(), storage)
+    assert later.resume(run).status == "RUNNING"
+    assert later.metrics(run, {"loss": 9.0, "rate": 0.2}, 1) == 1
+    assert later.metrics(run, {"loss": 0.5}, 2) == 1
+    later.finish(run, "KILLED")
+    assert later.history(run, "loss") == ((0, 2.0), (1, 1.0), (2, 0.5))
+    assert later.history(run, "rate") == ((0, 0.1), (1, 0.2))
+
+
+def test_only_a_finished_run_is_found_by_identity(tracker):
+    run = tracker.start("jax", "train", identity="id-2")
+    assert tracker.find("id-2") is None
+    assert tracker.find("id-2", status="RUNNING").run_id == run
+    tracker.finish(run, "FAILED")
+    assert tracker.find("id-2") is None
+    again = tracker.start("jax", "train", identity="id-2")
+    tracker.finish(again)
+    assert tracker.find("id-2").run_id == again
+    assert tracker.find("id-3") is None
+
+
+def test_system_metrics_are_logged_and_can_be_switched_off(tracker, storage, monkeypatch):
+    monkeypatch.setattr("crossmesh.track.tracker._SYSTEM_METRICS_EVERY_S", 0.2)
+    run = tracker.start("torch", "train")
+    with tracker.system_metrics(run):
+        time.sleep(1.0)
+    assert tracker.run(run).metrics["system/system_memory_usage_percentage"] > 0
+    silent = Tracker(TrackingSpec(system_metrics=False), storage)
+    other = silent.start("jax", "train")
+    with silent.system_metrics(other):
+        time.sleep(0.5)
+    assert silent.run(other).metrics == {}
+
+
+def test_an_unknown_run_is_one_clear_error(tracker):
+    with pytest.raises(CrossmeshError, match="Could not read run no-such-run at MLflow, sqlite:////"):
+        tracker.run("no-such-run")
+
+
+WRITERS = """
+import json, multiprocessing, sys
+import mlflow  # before the fork, so that four processes share one slow import; no connection is open yet
+from crossmesh.spec.experiment import StorageSpec, TrackingSpec
+from crossmesh.track.tracker import Tracker
+
+def write_run(root):
+    tracker = Tracker(TrackingSpec(experiment="shared"), StorageSpec(root=root))
+    run = tracker.start("worker", "train")
+    for step in range(20):
+        tracker.metrics(run, {"loss": float(step)}, step)
+    tracker.finish(run)
+    return tracker.experiment(), len(tracker.history(run, "loss"))
+
+with multiprocessing.get_context("fork").Pool(4) as pool:
+    print(json.dumps(pool.map(write_run, [sys.argv[1]] * 4, chunksize=1)))
+"""
+
+
+def test_four_processes_on_a_fresh_file_migrate_it_once(tmp_path):
+    root = tmp_path / "root"
+    command = [sys.executable, "-c", WRITERS, str(root)]
+    done = subprocess.run(command, env=CLEAN_ENVIRONMENT, capture_output=True, text=True, check=False, timeout=240)
+    assert done.stderr == ""
+    assert json.loads(done.stdout) == [["1", 20]] * 4
+    assert sorted(path.name for path in root.iterdir()) == ["mlflow.db", "mlflow.db.lock"]
+
+
+DRIVER = """
+import sys
+from crossmesh.spec.experiment import StorageSpec, TrackingSpec
+from crossmesh.track.tracker import Tracker
+before = "mlflow" in sys.modules
+tracker = Tracker(TrackingSpec(), StorageSpec(root=sys.argv[1]))
+run = tracker.start("worker", "train")
+with tracker.system_metrics(run):
+    tracker.metrics(run, {"loss": 1.0}, 0)
+tracker.artifact_text(run, "a.txt", "a")
+tracker.finish(run)
+print(before, sorted({"torch", "jax", "transformers", "vllm", "tensorflow", "flax"} & set(sys.modules)))
+"""
+
+
+def test_a_driver_that_tracks_is_quiet_and_loads_no_framework(tmp_path):
+    """Also: MLflow comes only with the first connection, and no `mlruns` appears where the job was started."""
+    cwd = tmp_path / "cwd"
+    cwd.mkdir()
+    command = [sys.executable, "-c", DRIVER, str(tmp_path / "root")]
+    done = subprocess.run(command, cwd=cwd, env=CLEAN_ENVIRONMENT, capture_output=True, text=True, check=False, timeout=240)
+    assert (done.stdout, done.stderr) == ("False []\n", "")
+    assert list(cwd.iterdir()) == []
+
+
+AWAY = """
+import json, sys, time
+from crossmesh.errors import CrossmeshError
+from crossmesh.spec.experiment import StorageSpec, TrackingSpec
+from crossmesh.track.tracker import Tracker
+started = time.monotonic()
+try:
+    Tracker(TrackingSpec(uri="http://user:word@127.0.0.1:9"), StorageSpec(root=sys.argv[1])).start("x", "train")
+except CrossmeshError as error:
+    print(json.dumps({"message": str(error), "seconds": time.monotonic() - started}))
+"""
+
+
+def test_a_server_that_is_away_is_one_error_within_seconds(tmp_path):
+    command = [sys.executable, "-c", AWAY, str(tmp_path)]
+    done = subprocess.run(command, env=CLEAN_ENVIRONMENT, capture_output=True, text=True, check=True, timeout=240)
+    result = json.loads(done.stdout)
+    assert "http://***@127.0.0.1:9" in result["message"]
+    assert "tracking.uri" in result["message"]
+    assert "word" not in result["message"]
+    assert result["seconds"] < 40

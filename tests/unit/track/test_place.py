@@ -1,0 +1,34 @@
+from pathlib import Path
+
+import pytest
+
+from crossmesh.errors import InputError
+from crossmesh.spec.experiment import StorageSpec, TrackingSpec
+from crossmesh.track.client import tracking_place
+
+STORAGE = StorageSpec(root="/data/cross mesh")
+
+
+def test_default_is_sqlite_and_artifacts_under_the_root():
+    place = tracking_place(TrackingSpec(), STORAGE)
+    assert place.uri == "sqlite:////data/cross mesh/mlflow.db"
+    assert place.database == Path("/data/cross mesh/mlflow.db")
+    assert place.artifacts == "file:///data/cross%20mesh/artifacts"
+
+
+@pytest.mark.parametrize("uri", ["http://10.0.0.1:5000", "https://host/prefix", "databricks"])
+def test_a_server_decides_where_artifacts_go(uri):
+    place = tracking_place(TrackingSpec(uri=uri), STORAGE)
+    assert (place.uri, place.artifacts, place.database) == (uri, None, None)
+
+
+def test_a_database_of_ours_gets_our_artifact_folder_and_hides_its_password():
+    place = tracking_place(TrackingSpec(uri="postgresql+psycopg://me:secret@db/runs"), STORAGE)
+    assert place.artifacts == "file:///data/cross%20mesh/artifacts"
+    assert place.shown == "postgresql+psycopg://***@db/runs"
+
+
+@pytest.mark.parametrize("uri", ["mlruns", "./mlruns", "sqlite:///mlflow.db", "sqlite://"])
+def test_a_place_that_depends_on_the_working_folder_is_refused(uri):
+    with pytest.raises(InputError, match=r"tracking\.uri=.*sqlite:////absolute"):
+        tracking_place(TrackingSpec(uri=uri), STORAGE)
