@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jinja2
 import jinja2.ext
@@ -55,7 +55,7 @@ class _Span:
 class _GenerationTag(jinja2.ext.Extension):
     """Accept `{% generation %}...{% endgeneration %}` of training templates and render what is inside."""
 
-    tags = {"generation"}
+    tags: ClassVar[set[str]] = {"generation"}
 
     def parse(self, parser: Any) -> Any:
         """Return the statements between the two tags."""
@@ -77,9 +77,7 @@ def _strftime_now(form: str) -> str:
 
 def _compile(template: str) -> jinja2.Template:
     """Compile a chat template with the options, filter and globals that transformers gives it; it runs sandboxed."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
-    )
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols])
     environment.filters["tojson"] = _tojson
     environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
     return environment.from_string(template)
@@ -209,14 +207,15 @@ class ChatTokenizer:
     def _assistant_span(self, messages: Messages, index: int, text: str) -> _Span:
         """Find the characters of assistant turn `index` in `text`, the rendering of `messages`."""
         first, second = (
-            self.render([*messages[:index], {**messages[index], "content": placeholder}, *messages[index + 1 :]]) for placeholder in _PLACEHOLDERS
+            self.render([*messages[:index], {**messages[index], "content": placeholder}, *messages[index + 1 :]])
+            for placeholder in _PLACEHOLDERS
         )
         head = _common_prefix(first, second)
         tail = _common_prefix(first[::-1], second[::-1])
         if first[head : len(first) - tail] != _PLACEHOLDERS[0] or not text.endswith(first[len(first) - tail :]):
             raise InputError(
-                f"The chat template of {self._folder} does not copy assistant turn {index + 1} of {len(messages)} once and unchanged into its "
-                "output, so the answer's tokens cannot be told from the rest. Use a template that does, or rows of one assistant turn."
+                f"The chat template of {self._folder} does not copy assistant turn {index + 1} of {len(messages)} once and unchanged into "
+                "its output, so the answer's tokens cannot be told from the rest. Use a template that does, or rows of one assistant turn."
             )
         # What the server sends before the model answers is never the model's to learn. Some templates write more there when
         # asked for an answer than in a finished conversation; then the answer's own beginning counts.
@@ -259,7 +258,7 @@ class ChatTokenizer:
             return
         raise InputError(
             f"The masked tokens of a row decode to {self.decode(tokens.tolist())[:200]!r}, which does not hold the assistant's text "
-            f"{content[:200]!r}: the chat template of {self._folder} changes answers. If they hold reasoning, set data.strip_reasoning=true."
+            f"{content[:200]!r}: the chat template of {self._folder} changes answers. For reasoning, set data.strip_reasoning=true."
         )
 
 
@@ -275,5 +274,5 @@ def _check_row(messages: Messages) -> None:
                 raise InputError(f"Turn {number} of a row has {key}={turn.get(key)!r}. Allowed: text under both 'role' and 'content'.")
     if "assistant" not in _roles(messages):
         raise InputError(
-            f"A row has no assistant turn: its roles are {_roles(messages)}. Each training row needs at least one turn with role 'assistant'."
+            f"A row has no assistant turn: its roles are {_roles(messages)}. Each training row needs a turn with role 'assistant'."
         )

@@ -1,0 +1,234 @@
+"""Combinational kinds that training sees: gates, multiplexers, adders, subtractors, comparators, minimum and maximum, decoders."""
+
+import operator
+from collections.abc import Callable
+
+from crossmesh.data.rtl_design import (
+    Combinational,
+    Design,
+    Kind,
+    Params,
+    Picker,
+    Port,
+    Values,
+    mask,
+    module_name,
+    operand_names,
+    output_name,
+)
+
+_WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8)
+_GATES: dict[str, tuple[str, bool, Callable[[int, int], int]]] = {
+    "AND": ("&", False, operator.and_),
+    "OR": ("|", False, operator.or_),
+    "XOR": ("^", False, operator.xor),
+    "NAND": ("&", True, operator.and_),
+    "NOR": ("|", True, operator.or_),
+    "XNOR": ("^", True, operator.xor),
+}
+_COMPARISONS: dict[str, tuple[str, Callable[[int, int], bool]]] = {
+    "equal to": ("==", operator.eq),
+    "not equal to": ("!=", operator.ne),
+    "less than": ("<", operator.lt),
+    "greater than": (">", operator.gt),
+    "less than or equal to": ("<=", operator.le),
+    "greater than or equal to": (">=", operator.ge),
+}
+
+
+def _gate(params: Params, picker: Picker, count: int) -> Design:
+    name, width = str(params["gate"]), int(params["width"])
+    symbol, inverted, combine = _GATES[name]
+    operands = operand_names(picker, count)
+    out = output_name(picker)
+    joined = f" {symbol} ".join(operands)
+    listed = f"{', '.join(operands[:-1])} and {operands[-1]}"
+
+    def outputs(values: Values) -> Values:
+        result = values[0]
+        for value in values[1:]:
+            result = combine(result, value)
+        return (result ^ mask(width) if inverted else result,)
+
+    words = "bitwise " if width > 1 else ""
+    behaviour = picker.choice("words", (f"{out} is the {words}{name} of {listed}.", f"Compute {out} as the {words}{name} of {listed}."))
+    return Design(
+        module_name(picker, "gate", "logic_gate", "bit_op"),
+        tuple(Port(operand, width) for operand in operands),
+        (Port(out, width),),
+        behaviour,
+        (f"assign {out} = ~({joined});" if inverted else f"assign {out} = {joined};",),
+        Combinational(outputs),
+    )
+
+
+def _mux2(params: Params, picker: Picker) -> Design:
+    width, when = int(params["width"]), int(params["one_selects"])
+    names = operand_names(picker)
+    select, out = picker.choice("select", ("sel", "s_in", "pick")), output_name(picker)
+    one, zero = names[when], names[1 - when]
+    behaviour = picker.choice(
+        "words",
+        (
+            f"{out} is {one} when {select} is 1 and {zero} when {select} is 0.",
+            f"If {select} is 1, {out} is {one}, otherwise {out} is {zero}.",
+        ),
+    )
+    return Design(
+        module_name(picker, "mux", "mux2", "selector"),
+        (Port(names[0], width), Port(names[1], width), Port(select)),
+        (Port(out, width),),
+        behaviour,
+        (f"assign {out} = {select} ? {one} : {zero};",),
+        Combinational(lambda values: (values[when] if values[2] else values[1 - when],)),
+    )
+
+
+def _mux4(params: Params, picker: Picker) -> Design:
+    width, descending = int(params["width"]), params["order"] == "descending"
+    names = operand_names(picker, 4)
+    select, out = picker.choice("select", ("sel", "s_in", "pick")), output_name(picker)
+    ordered = names[::-1] if descending else names
+    listed = ", ".join(ordered)
+    behaviour = picker.choice(
+        "words", (f"{select} values 0, 1, 2, 3 select {listed} for {out}.", f"{out} is one of {listed} for {select} equal to 0, 1, 2, 3.")
+    )
+    return Design(
+        module_name(picker, "mux4", "mux", "selector4"),
+        (*(Port(name, width) for name in names), Port(select, 2)),
+        (Port(out, width),),
+        behaviour,
+        (f"assign {out} = {select}[1] ? ({select}[0] ? {ordered[3]} : {ordered[2]}) : ({select}[0] ? {ordered[1]} : {ordered[0]});",),
+        Combinational(lambda values: (values[3 - values[4] if descending else values[4]],)),
+    )
+
+
+def _adder(params: Params, picker: Picker) -> Design:
+    width, carry = int(params["width"]), str(params["carry"])
+    a, b = operand_names(picker)
+    out = picker.choice("sum", ("sum", "total", "y"))
+    inputs, outputs = [Port(a, width), Port(b, width)], [Port(out, width)]
+    addends, target, tail = f"{a} + {b}", out, "wrapping around on overflow"
+    listed = f"{a} and {b}"
+    if carry == "in and out":
+        inputs.append(Port("cin"))
+        addends, listed = f"{a} + {b} + cin", f"{a}, {b} and carry-in cin"
+    if carry != "none":
+        outputs.insert(0, Port("cout"))
+        target, tail = f"{{cout, {out}}}", "with carry-out cout"
+    behaviour = picker.choice("words", (f"{out} is the sum of {listed}, {tail}.", f"Add {listed} to give {out}, {tail}."))
+
+    def compute(values: Values) -> Values:
+        total = sum(values)
+        return (total & mask(width),) if carry == "none" else (total >> width, total & mask(width))
+
+    return Design(
+        module_name(picker, "adder", "add", "sum_unit"),
+        tuple(inputs),
+        tuple(outputs),
+        behaviour,
+        (f"assign {target} = {addends};",),
+        Combinational(compute),
+    )
+
+
+def _subtractor(params: Params, picker: Picker) -> Design:
+    width, borrow, swapped = int(params["width"]), params["borrow"] == "yes", params["order"] == "second minus first"
+    names = operand_names(picker)
+    out = picker.choice("difference", ("diff", "delta", "y"))
+    left, right = names[::-1] if swapped else names
+    tail = "with borrow-out bout" if borrow else "wrapping around below zero"
+    target = f"{{bout, {out}}}" if borrow else out
+    behaviour = picker.choice("words", (f"{out} is {left} minus {right}, {tail}.", f"Subtract {right} from {left} to give {out}, {tail}."))
+
+    def compute(values: Values) -> Values:
+        a, b = values[::-1] if swapped else values
+        return (int(a < b), (a - b) & mask(width)) if borrow else ((a - b) & mask(width),)
+
+    return Design(
+        module_name(picker, "subtractor", "sub", "minus"),
+        (Port(names[0], width), Port(names[1], width)),
+        (Port("bout"), Port(out, width)) if borrow else (Port(out, width),),
+        behaviour,
+        (f"assign {target} = {left} - {right};",),
+        Combinational(compute),
+    )
+
+
+def _comparator(params: Params, picker: Picker) -> Design:
+    width, relation = int(params["width"]), str(params["relation"])
+    symbol, holds = _COMPARISONS[relation]
+    a, b = operand_names(picker)
+    out = output_name(picker)
+    behaviour = picker.choice(
+        "words", (f"{out} is 1 when {a} is {relation} {b} (unsigned), else 0.", f"Set {out} to 1 if {a} is {relation} {b}, unsigned.")
+    )
+    return Design(
+        module_name(picker, "compare", "comparator", "cmp"),
+        (Port(a, width), Port(b, width)),
+        (Port(out),),
+        behaviour,
+        (f"assign {out} = {a} {symbol} {b};",),
+        Combinational(lambda values: (int(holds(*values)),)),
+    )
+
+
+def _extreme(params: Params, picker: Picker) -> Design:
+    width, which = int(params["width"]), str(params["which"])
+    a, b = operand_names(picker)
+    out = output_name(picker)
+    symbol, choose = (">", max) if which == "larger" else ("<", min)
+    behaviour = picker.choice(
+        "words", (f"{out} is the {which} of {a} and {b} (unsigned).", f"Output the {which} of the unsigned values {a} and {b} on {out}.")
+    )
+    return Design(
+        module_name(picker, "extreme", "choose", "limit"),
+        (Port(a, width), Port(b, width)),
+        (Port(out, width),),
+        behaviour,
+        (f"assign {out} = ({a} {symbol} {b}) ? {a} : {b};",),
+        Combinational(lambda values: (choose(values),)),
+    )
+
+
+def _decoder(params: Params, picker: Picker) -> Design:
+    bits, enable, active = int(params["bits"]), str(params["enable"]), str(params["active"])
+    code, out = picker.choice("code", ("a", "code", "addr")), output_name(picker)
+    name = {"none": "", "high": "en", "low": "en_n"}[enable]
+    one = {"none": "1", "high": "en", "low": "(!en_n)"}[enable]
+    level, idle = (0, 1) if active == "low" else (1, 0)
+    condition = {"none": "", "high": " when en is 1", "low": " when en_n is 0"}[enable]
+    behaviour = picker.choice(
+        "words",
+        (
+            f"Bit {code} of {out} is {level}{condition}; all other bits are {idle}.",
+            f"Decode {code}: {out}[{code}] is {level}{condition}, all other bits are {idle}.",
+        ),
+    )
+
+    def compute(values: Values) -> Values:
+        enabled = {"none": 1, "high": values[-1], "low": 1 - values[-1]}[enable]
+        hot = enabled << values[0]
+        return (hot ^ mask(1 << bits) if active == "low" else hot,)
+
+    return Design(
+        module_name(picker, "decoder", "decode", "onehot"),
+        (Port(code, bits), Port(name)) if name else (Port(code, bits),),
+        (Port(out, 1 << bits),),
+        behaviour,
+        (f"assign {out} = ~({one} << {code});" if active == "low" else f"assign {out} = {one} << {code};",),
+        Combinational(compute),
+    )
+
+
+KINDS = (
+    Kind("gate2", {"gate": tuple(_GATES), "width": _WIDTHS}, lambda params, picker: _gate(params, picker, 2)),
+    Kind("gate3", {"gate": tuple(_GATES), "width": _WIDTHS}, lambda params, picker: _gate(params, picker, 3)),
+    Kind("mux2", {"width": (*_WIDTHS, 16), "one_selects": (0, 1)}, _mux2),
+    Kind("mux4", {"width": (*_WIDTHS, 16), "order": ("ascending", "descending")}, _mux4),
+    Kind("adder", {"width": (*_WIDTHS, 16), "carry": ("none", "out", "in and out")}, _adder),
+    Kind("subtractor", {"width": _WIDTHS, "borrow": ("no", "yes"), "order": ("first minus second", "second minus first")}, _subtractor),
+    Kind("comparator", {"width": _WIDTHS, "relation": tuple(_COMPARISONS)}, _comparator),
+    Kind("extreme", {"width": (*_WIDTHS, 16), "which": ("larger", "smaller")}, _extreme),
+    Kind("decoder", {"bits": (2, 3, 4), "enable": ("none", "high", "low"), "active": ("high", "low")}, _decoder),
+)
