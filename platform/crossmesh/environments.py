@@ -44,7 +44,7 @@ VARIABLES = (
     Variable("RAY_AUTH_TOKEN_PATH", "read", "File with the token of the Ray cluster, instead of ~/.ray/auth_token."),
     Variable("HF_HOME", "read", "Cache of huggingface_hub for hf:// sources."),
     Variable("HF_TOKEN", "read", "Access to gated hf:// sources.", secret=True),
-    Variable("HF_HUB_OFFLINE", "read", "1: hf:// sources come from the cache only."),
+    Variable("HF_HUB_OFFLINE", "both", "1: hf:// sources come from the cache only; set in serving workers, whose model is a local folder."),
     Variable("XLA_FLAGS", "read", "Flags of XLA, say --xla_force_host_platform_device_count=4 to emulate four devices on a CPU."),
     # Set in every worker.
     Variable("PYTHONPATH", "set", "The folder of the running package goes first, so that workers run the code that the driver runs."),
@@ -59,10 +59,11 @@ VARIABLES = (
     Variable("RAY_CHDIR_TO_TRIAL_DIR", "set", "0: a worker keeps its working directory; all our paths are absolute."),
     # Set in serving workers.
     Variable("VLLM_TARGET_DEVICE", "set", "The platform of the engine: beside libtpu vLLM finds two and refuses to start."),
-    Variable("VLLM_CPU_KVCACHE_SPACE", "set", "serve.kv_cache_gib: key-value cache of a CPU engine in GiB."),
+    Variable("VLLM_CPU_OMP_THREADS_BIND", "set", "nobind: a CPU engine computes on all cores; vLLM would leave one to its scheduler."),
     Variable("VLLM_NO_USAGE_STATS", "set", "1: vLLM sends no usage report."),
     # Set in the driver.
     Variable("HYDRA_FULL_ERROR", "set", "1: Hydra raises composition errors, which we turn into one message, instead of printing them."),
+    Variable("RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", "set", "Wraps Ray Serve's proxy, so that its /-/routes is behind our gate too."),
     # Set around a local Ray.
     Variable("RAY_TMPDIR", "set", "Temporary folder of our local Ray: its state API reads the address there."),
     Variable("RAY_USAGE_STATS_ENABLED", "set", "0: the local Ray sends no usage report and asks no question about it."),

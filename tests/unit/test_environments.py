@@ -51,8 +51,8 @@ def test_an_interpreter_of_its_own_only_when_named(monkeypatch: pytest.MonkeyPat
 
 
 def test_secrets_and_undocumented_variables_stay_out() -> None:
-    serving = environment("serve/vllm-cpu").with_variables(VLLM_CPU_KVCACHE_SPACE="1")
-    assert serving.variables["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    serving = environment("serve/vllm-cpu").with_variables(VLLM_CPU_OMP_THREADS_BIND="nobind")
+    assert serving.variables["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
     with pytest.raises(ValueError, match="CROSSMESH_API_KEY is a secret"):
         serving.with_variables(CROSSMESH_API_KEY="abc")
     with pytest.raises(ValueError, match="MADE_UP is not documented"):

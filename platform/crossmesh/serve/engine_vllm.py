@@ -1,0 +1,66 @@
+"""Starting, exposing and stopping the vLLM engine of `ray.serve.llm`. Imported in a replica only: it imports vllm and torch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, HTTPException
+from ray.llm._internal.common.callbacks.base import CallbackBase
+from ray.serve.llm import LLMConfig
+from ray.serve.llm.deployment import LLMServer
+from vllm.entrypoints.openai.models.protocol import LoRAModulePath
+
+
+class _Server(LLMServer):  # type: ignore[misc]  # untyped base
+    """`ray.serve.llm`'s server without its telemetry, which costs a process that imports vllm once more."""
+
+    async def _start_engine(self) -> None:
+        await self.engine.start()
+
+
+class _LocalModel(CallbackBase):  # type: ignore[misc]  # untyped base
+    """The model is a local folder already: skip the download task, one more process that imports vllm."""
+
+    async def on_before_node_init(self) -> None:
+        """Say that there is nothing to initialise on the node."""
+        self.ctx.run_init_node = False
+
+
+async def start_engine(llm_config: Mapping[str, Any], adapters: Mapping[str, str]) -> LLMServer:
+    """Start the engine of `llm_config` with every adapter loaded under its own name, and return its server."""
+    arguments = dict(llm_config["engine_kwargs"])
+    if adapters:
+        arguments["lora_modules"] = [LoRAModulePath(name=name, path=folder) for name, folder in adapters.items()]
+    config = LLMConfig(**{**llm_config, "engine_kwargs": arguments, "callback_config": {"callback_class": _LocalModel}})
+    server = _Server.sync_init(config)
+    await server.start()
+    return server
+
+
+async def openai_app(server: LLMServer, models: tuple[str, ...]) -> FastAPI:
+    """Return vLLM's OpenAI application of the running engine, with `/ready` and `/v1/models/<name>` added."""
+    app: FastAPI = await server.engine.build_asgi_app()
+
+    @app.get("/ready")
+    async def ready() -> dict[str, Any]:
+        """Answer once the engine runs and holds every model."""
+        await server.check_health()
+        return {"status": "ready", "models": list(models)}
+
+    @app.get("/v1/models/{model}")
+    async def model_card(model: str) -> dict[str, Any]:
+        """Answer `client.models.retrieve(...)`, which vLLM itself does not route."""
+        cards = await app.state.openai_serving_models.show_available_models()
+        for card in cards.data:
+            if card.id == model:
+                described: dict[str, Any] = card.model_dump()
+                return described
+        raise HTTPException(404, f"The model {model!r} does not exist. Known: {', '.join(models)}.")
+
+    return app
+
+
+def stop_engine(server: LLMServer) -> None:
+    """End the engine's processes."""
+    engine = server.engine
+    if engine is not None and engine._engine_client is not None:
+        engine._engine_client.shutdown()

@@ -1,0 +1,70 @@
+"""The Serve deployment: one replica is one vLLM engine with its OpenAI routes behind our gate.
+
+The engine is `ray.serve.llm`'s (`LLMConfig`, `LLMServer`, `LLMServer.engine`), and the application is the one vLLM itself builds for that
+engine; Ray Serve calls it inside the replica ("late-bound ingress"), so a request makes one hop from the proxy and adapters are
+plain vLLM LoRA modules. This module is imported by the driver too: whatever needs vllm is imported inside the replica.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+
+from crossmesh.serve.gate import App, Gate
+
+_LOG_LINES = 40
+_LOG_BYTES = 64 << 10
+
+
+@serve.ingress()
+class ModelServer:
+    """Base model and adapters in one engine.
+
+    Args:
+        llm_config: keyword arguments of `ray.serve.llm.LLMConfig`.
+        adapters: adapter folders by model name.
+        digest: SHA-256 of the API key; None serves without a key.
+    """
+
+    def __init__(self, llm_config: Mapping[str, Any], adapters: Mapping[str, str], digest: str | None) -> None:
+        self._llm_config = llm_config
+        self._adapters = adapters
+        self._digest = digest
+        self._server: Any = None
+
+    async def __serve_build_asgi_app__(self) -> App:
+        """Start the engine and return vLLM's own OpenAI application for it, behind the gate (Ray Serve calls this once, at start)."""
+        from crossmesh.serve.engine_vllm import openai_app, start_engine
+
+        try:
+            self._server = await start_engine(self._llm_config, self._adapters)
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is raised again with more to read
+            # The reason stands in the engine's output, not in this error ("see root cause above"), and Serve passes only the error on.
+            raise RuntimeError(f"{error}\nLast lines of the engine's output:\n{_own_output()}") from None
+        app: App = await openai_app(self._server, (self._llm_config["model_loading_config"]["model_id"], *self._adapters))
+        return app if self._digest is None else Gate(app, self._digest)
+
+    async def check_health(self) -> None:
+        """Raise when the engine is dead, so that Ray Serve replaces the replica."""
+        await self._server.check_health()
+
+    async def __del__(self) -> None:
+        """End the engine's processes with the replica."""
+        from crossmesh.serve.engine_vllm import stop_engine
+
+        if self._server is not None:
+            stop_engine(self._server)
+
+
+def _own_output() -> str:
+    """The last lines of this process's output, children included (Ray redirects both streams to files of the session)."""
+    lines: list[str] = []
+    for descriptor in (1, 2):
+        path = Path(f"/proc/self/fd/{descriptor}").resolve()
+        if not path.is_file():
+            continue
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - _LOG_BYTES))
+            lines += stream.read().decode(errors="replace").splitlines()[-_LOG_LINES:]
+    return "\n".join(lines)
