@@ -9,7 +9,6 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterator, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -21,7 +20,8 @@ from safetensors.numpy import save_file
 
 from crossmesh.errors import InputError, require_choice
 from crossmesh.files import digest_text, write_json
-from crossmesh.models.families import Architecture, parse_architecture
+from crossmesh.models.families import parse_architecture
+from crossmesh.models.targets import all_weights
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -68,7 +68,7 @@ def write_random(location: str, folder: Path) -> None:
             f"model.weights='random://{location}' is not possible: {name} is described for planning, not for random weights. "
             f"Allowed: {', '.join(tiny)}."
         )
-    arrays = {key: _draw(key, shape, seed) for key, shape in tensor_shapes(architecture).items()}
+    arrays = {weight.hf_name: _draw(weight.hf_name, weight.hf_shape, seed) for weight in all_weights(architecture)}
     save_file(arrays, str(folder / "model.safetensors"), metadata={"format": "pt"})
     write_json(folder / "config.json", {**config, "dtype": "float32"})
     stops = [config["eos_token_id"], _END_OF_TURN]
@@ -79,38 +79,6 @@ def write_random(location: str, folder: Path) -> None:
     for file in _TOKENIZER_FILES:
         with resources.as_file(_data("tiny_tokenizer").joinpath(file)) as source:
             shutil.copyfile(source, folder / file)
-
-
-def tensor_shapes(architecture: Architecture) -> Mapping[str, tuple[int, ...]]:
-    """Name and shape of every weight of a model, as its Hugging Face checkpoint has them."""
-    return dict(_tensors(architecture))
-
-
-def _tensors(architecture: Architecture) -> Iterator[tuple[str, tuple[int, ...]]]:
-    hidden, ffn = architecture.hidden, architecture.ffn
-    gemma = architecture.family == "gemma4"
-    yield f"{architecture.prefix}embed_tokens.weight", (architecture.vocab, hidden)
-    for index, layer in enumerate(architecture.layers):
-        start = architecture.layer_prefix(index)
-        yield f"{start}self_attn.q_proj.weight", (layer.q_dim, hidden)
-        yield f"{start}self_attn.k_proj.weight", (layer.kv_dim, hidden)
-        if not layer.shared_kv:
-            yield f"{start}self_attn.v_proj.weight", (layer.kv_dim, hidden)
-        yield f"{start}self_attn.o_proj.weight", (hidden, layer.q_dim)
-        yield f"{start}mlp.gate_proj.weight", (ffn, hidden)
-        yield f"{start}mlp.up_proj.weight", (ffn, hidden)
-        yield f"{start}mlp.down_proj.weight", (hidden, ffn)
-        norms = ["input_layernorm", "post_attention_layernorm"]
-        if gemma:
-            norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
-            yield f"{start}self_attn.q_norm.weight", (layer.head_dim,)
-            yield f"{start}self_attn.k_norm.weight", (layer.head_dim,)
-            yield f"{start}layer_scalar", (1,)
-        for norm in norms:
-            yield f"{start}{norm}.weight", (hidden,)
-    yield f"{architecture.prefix}norm.weight", (hidden,)
-    if not architecture.tied:
-        yield "lm_head.weight", (architecture.vocab, hidden)
 
 
 def _draw(name: str, shape: tuple[int, ...], seed: int) -> FloatArray:
