@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from crossmesh.errors import InputError
 from crossmesh.evaluate.generate import generate
-from crossmesh.evaluate.judge import REASONS, Verdict, judge_all, judge_references, limits_of, silent, simulator_version
+from crossmesh.evaluate.judge import REASONS, SIMULATOR, Verdict, judge_all, judge_references, limits_of, silent, simulator_version
 from crossmesh.evaluate.passk import PassAtK, estimate
 from crossmesh.evaluate.problems import Problem, task_digest
 from crossmesh.evaluate.samples import Sample
@@ -129,7 +129,7 @@ def evaluate_endpoint(
         GenerationError: the endpoint failed for good; answers so far are kept.
     """
     began = time.monotonic()
-    sandbox, simulator = open_sandbox(eval_spec.sandbox), simulator_version()
+    sandbox, simulator = open_sandbox(eval_spec.sandbox, SIMULATOR), simulator_version()
     limits = limits_of(eval_spec)
     problems = load_task(eval_spec, data)
     on_progress("references", 0, len(problems))

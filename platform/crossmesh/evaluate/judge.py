@@ -18,6 +18,8 @@ from crossmesh.evaluate.sandbox import OUTPUT_LIMIT, TIMEOUT, Limits, Outcome, S
 from crossmesh.evaluate.verilog import extract, refusal
 from crossmesh.spec.experiment import EvalSpec
 
+SIMULATOR = ("iverilog", "vvp")
+"""Programs that `open_sandbox` must make visible."""
 PASSED = "passed"
 REASONS = (
     PASSED,
@@ -82,21 +84,21 @@ def simulator_version() -> str:
     Raises:
         InputError: iverilog is not installed.
     """
-    if shutil.which("iverilog") is None or shutil.which("vvp") is None:
+    if any(shutil.which(program) is None for program in SIMULATOR):
         raise InputError(
             "Verilog answers are judged with Icarus Verilog, which is not installed. Install it: sudo apt-get install iverilog."
         )
-    shown = subprocess.run(["vvp", "-V"], capture_output=True, text=True, check=False).stdout
-    return shown.partition("\n")[0].strip()
+    shown = subprocess.run(["vvp", "-V"], capture_output=True, text=True, check=False)
+    return next((line.strip() for line in (shown.stdout + shown.stderr).splitlines() if line.strip()), "unknown")
 
 
 def judge(problem: Problem, answer: str, sandbox: Sandbox, limits: Limits) -> Verdict:
     """Judge one answer."""
     found = extract(answer, problem.module)
+    if found.design and (why := refusal(found.design, problem.testbench)):
+        return Verdict(False, "refused", why)
     if found.problem:
         return Verdict(False, found.problem)
-    if why := refusal(found.design, problem.testbench):
-        return Verdict(False, "refused", why)
     nonce = token_hex(16)
     files = {"testbench.sv": problem.testbench, "design.sv": found.design}
     return decide(sandbox.run(["sh", "-c", _SCRIPT, nonce], files, limits), nonce)

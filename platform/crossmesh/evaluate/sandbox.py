@@ -23,7 +23,7 @@ from crossmesh.errors import InputError, require_choice
 
 _FOLDER = "/sandbox"
 """Where the command finds its files inside; the only place it can write."""
-_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C"}
+_PATH = "/usr/local/bin:/usr/bin:/bin"
 _NOBODY = 65534
 _SYSTEM_FOLDERS = ("bin", "lib", "lib32", "lib64", "libx32", "sbin")
 """Beside /usr; symbolic links into it on a merged-/usr system, folders on an older one."""
@@ -71,6 +71,8 @@ class Sandbox:
     """What a reader of the results must know; empty when there is nothing."""
     user: int | None = None
     """User id that bubblewrap is started as; None: the caller's."""
+    folders: tuple[Path, ...] = ()
+    """Folders beside the system's that hold programs to run; readable, not writable."""
 
     def run(self, command: Sequence[str], files: Mapping[str, str], limits: Limits) -> Outcome:
         """Run `command` in a fresh folder that holds `files` (plain names to text) and return how it ended.
@@ -78,7 +80,7 @@ class Sandbox:
         The whole process tree is gone when this returns. Safe to call from several threads.
         """
         place = _bubblewrap if self.kind == "bubblewrap" else _temporary_folder
-        with place(command, files, limits) as start:
+        with place(command, files, limits, self.folders) as start:
             return _run(start, limits, self.user)
 
 
@@ -87,24 +89,35 @@ class _Start:
     """What `subprocess.Popen` needs to start a command in its place."""
 
     argv: list[str]
+    environment: Mapping[str, str]
     descriptors: tuple[int, ...] = ()
     folder: str | None = None
 
 
-def open_sandbox(name: str) -> Sandbox:
+def open_sandbox(name: str, programs: tuple[str, ...] = ()) -> Sandbox:
     """Return the sandbox `name` (`bubblewrap` or `none`) after trying that it works on this machine.
+
+    Args:
+        name: value of `eval.sandbox`.
+        programs: programs to run in it; one installed outside the system's folders is made visible with its prefix.
 
     Raises:
         InputError: bubblewrap is missing, or the kernel does not let it create its namespaces.
     """
     require_choice("eval.sandbox", name, ("bubblewrap", "none"))
     if name == "none":
-        return Sandbox("none", warning="generated code ran without a sandbox (eval.sandbox=none)")
-    return _working_bubblewrap()
+        return Sandbox("none", warning="generated code ran without a sandbox (eval.sandbox=none)", folders=_prefixes(programs))
+    return _working_bubblewrap(_prefixes(programs))
+
+
+def _prefixes(programs: tuple[str, ...]) -> tuple[Path, ...]:
+    """Return the installation prefixes, `/opt/x` of `/opt/x/bin/program`, of programs outside the system's folders."""
+    paths = (Path(path).resolve() for program in programs if (path := shutil.which(program)))
+    return tuple(dict.fromkeys(path.parents[1] for path in paths if path.parts[1] not in ("usr", *_SYSTEM_FOLDERS)))
 
 
 @cache
-def _working_bubblewrap() -> Sandbox:
+def _working_bubblewrap(folders: tuple[Path, ...]) -> Sandbox:
     """Find the user as whom bubblewrap works. Root steps down to nobody first: the kernel exempts root from process limits."""
     if shutil.which("bwrap") is None:
         raise InputError(
@@ -113,8 +126,12 @@ def _working_bubblewrap() -> Sandbox:
         )
     complaint = ""
     for user in (_NOBODY, None) if os.geteuid() == 0 else (None,):
-        sandbox = Sandbox("bubblewrap", user=user)
-        outcome = sandbox.run(["echo", "ready"], {}, Limits(memory_mib=256))
+        sandbox = Sandbox("bubblewrap", user=user, folders=folders)
+        try:
+            outcome = sandbox.run(["echo", "ready"], {}, Limits(memory_mib=256))
+        except OSError as error:
+            complaint = str(error)
+            continue
         if outcome.returncode == 0 and outcome.output == "ready\n":
             return sandbox
         complaint = outcome.output.strip() or f"exit status {outcome.returncode}"
@@ -124,6 +141,11 @@ def _working_bubblewrap() -> Sandbox:
         "docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined. "
         "To run generated code unprotected instead, set eval.sandbox=none."
     )
+
+
+def _environment(home: str, folders: Sequence[Path]) -> dict[str, str]:
+    """Return the whole environment of a command."""
+    return {"PATH": ":".join([*(str(folder / "bin") for folder in folders), _PATH]), "LC_ALL": "C", "HOME": home, "TMPDIR": home}
 
 
 def _limited(command: Sequence[str], limits: Limits, processes: int | None) -> list[str]:
@@ -149,15 +171,29 @@ def _system_mounts() -> tuple[str, ...]:
 
 
 @contextmanager
-def _bubblewrap(command: Sequence[str], files: Mapping[str, str], limits: Limits) -> Iterator[_Start]:
+def _bubblewrap(command: Sequence[str], files: Mapping[str, str], limits: Limits, folders: Sequence[Path]) -> Iterator[_Start]:
     """Wrap `command` in bubblewrap. Its files go in through memory, so the host's file system is not touched at all.
 
     There is no `/proc` and only `/dev/null`: simulators need neither, and mounting them fails inside many containers.
     """
-    argv = ["bwrap", "--unshare-all", "--unshare-user", "--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--cap-drop", "ALL"]
+    argv = [
+        shutil.which("bwrap") or "bwrap",
+        "--unshare-all",
+        "--unshare-user",
+        "--uid",
+        "1000",
+        "--gid",
+        "1000",
+        "--hostname",
+        "sandbox",
+        "--cap-drop",
+        "ALL",
+    ]
     argv += ["--new-session", "--die-with-parent", "--clearenv"]
-    for key, value in {**_ENVIRONMENT, "HOME": _FOLDER, "TMPDIR": _FOLDER}.items():
+    for key, value in _environment(_FOLDER, folders).items():
         argv += ["--setenv", key, value]
+    for folder in folders:
+        argv += ["--ro-bind", str(folder), str(folder)]
     argv += [*_system_mounts(), "--dev-bind", "/dev/null", "/dev/null", "--size", str(limits.disk_mib << 20), "--tmpfs", _FOLDER]
     descriptors: list[int] = []
     try:
@@ -168,20 +204,20 @@ def _bubblewrap(command: Sequence[str], files: Mapping[str, str], limits: Limits
             os.lseek(descriptors[-1], 0, os.SEEK_SET)
             argv += ["--file", str(descriptors[-1]), f"{_FOLDER}/{name}"]
         argv += ["--remount-ro", "/", "--chdir", _FOLDER, "--", *_limited(command, limits, limits.processes)]
-        yield _Start(argv, tuple(descriptors))
+        yield _Start(argv, {}, tuple(descriptors))
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
 
 
 @contextmanager
-def _temporary_folder(command: Sequence[str], files: Mapping[str, str], limits: Limits) -> Iterator[_Start]:
+def _temporary_folder(command: Sequence[str], files: Mapping[str, str], limits: Limits, folders: Sequence[Path]) -> Iterator[_Start]:
     """Give `command` a temporary folder and limits, and no protection."""
     with tempfile.TemporaryDirectory(prefix="crossmesh-", ignore_cleanup_errors=True) as folder:
         for name, text in files.items():
             Path(folder, name).write_text(text, encoding="utf-8")
         # The process limit is left out: here it would count every process of this user on the machine.
-        yield _Start(_limited(command, limits, None), folder=folder)
+        yield _Start(_limited(command, limits, None), _environment(folder, folders), folder=folder)
 
 
 def _run(start: _Start, limits: Limits, user: int | None) -> Outcome:
@@ -193,7 +229,7 @@ def _run(start: _Start, limits: Limits, user: int | None) -> Outcome:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         cwd=start.folder,
-        env={**_ENVIRONMENT, "HOME": start.folder, "TMPDIR": start.folder} if start.folder else _ENVIRONMENT,
+        env=start.environment,
         pass_fds=start.descriptors,
         start_new_session=True,
         user=user,

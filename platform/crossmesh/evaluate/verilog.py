@@ -65,12 +65,12 @@ class Module:
 
 @dataclass(frozen=True)
 class Extraction:
-    """What was found in an answer for a wanted module. `problem` is empty when there is a design."""
+    """What was found in an answer for a wanted module."""
 
     design: str = ""
     """Source text without comments: the wanted module, the modules it needs and, from a fence, what stands between modules."""
     problem: str = ""
-    """`no_module`, `truncated`, `wrong_module` or `empty_module`."""
+    """Empty, or why there is nothing to simulate: `no_module`, `truncated`, `wrong_module` or `empty_module`."""
 
 
 def tokenize(text: str) -> tuple[Token, ...]:
@@ -105,10 +105,9 @@ def extract(answer: str, wanted: str) -> Extraction:
             between[module.name] = rest if fenced else ""
     if wanted not in modules:
         return Extraction(problem="truncated" if begun else "wrong_module" if modules else "no_module")
-    if modules[wanted].empty:
-        return Extraction(problem="empty_module")
     needed = _reachable(modules, wanted)
-    return Extraction(design="\n".join([between[wanted], *(modules[name].text for name in needed)]) + "\n")
+    design = "\n".join([between[wanted], *(modules[name].text for name in needed)]) + "\n"
+    return Extraction(design, "empty_module" if modules[wanted].empty else "")
 
 
 def _split(block: str) -> tuple[list[Module], str, bool]:

@@ -1,0 +1,247 @@
+"""Sampling and whole evaluations against an in-process endpoint that speaks the OpenAI protocol, faults included."""
+
+import asyncio
+import json
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from aiohttp import web
+
+from crossmesh.errors import InputError
+from crossmesh.evaluate import generate as room
+from crossmesh.evaluate.generate import GenerationError, generate, sample_seed
+from crossmesh.evaluate.harness import evaluate_endpoint, read_result
+from crossmesh.evaluate.problems import Problem
+from crossmesh.evaluate.tasks import load_task
+from crossmesh.spec.experiment import DataSpec, EvalSpec, RtlSpec
+
+pytestmark = pytest.mark.integration
+KEY = "the-key"
+EVAL = EvalSpec(concurrency=4, workers=2)
+PROBLEMS = tuple(Problem(f"p{index}", ({"role": "user", "content": f"question {index}"},), "", "", "heldout") for index in range(10))
+
+
+class Endpoint:
+    """Answers by a table from the last message to a text; a fault is an HTTP status that is given so many times first."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, str] = {}
+        self.faults: dict[str, list[int]] = {}
+        self.requests: list[dict] = []
+        self.in_flight = self.most_in_flight = 0
+        self.url = ""
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(20)
+
+    def stop(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(20)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(20)
+        self._loop.close()
+
+    async def _start(self) -> None:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self._complete)
+        self._runner = web.AppRunner(app)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def _complete(self, request: web.Request) -> web.Response:
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            await asyncio.sleep(0.01)
+            return self._answer(request.headers.get("Authorization"), await request.json())
+        finally:
+            self.in_flight -= 1
+
+    def _answer(self, authorization: str | None, body: dict) -> web.Response:
+        self.requests.append(body)
+        question = body["messages"][-1]["content"]
+        if authorization != f"Bearer {KEY}":
+            return web.json_response({"error": {"message": "wrong key"}}, status=401)
+        if body["model"] != "base":
+            return web.json_response({"error": {"message": "no such model"}}, status=404)
+        if self.faults.get(question):
+            status = self.faults[question].pop(0)
+            return web.json_response({"error": {"message": f"fault {status}"}}, status=status, headers={"retry-after-ms": "1"})
+        message = {"role": "assistant", "content": self.answers.get(question, f"answer to {question}")}
+        return web.json_response(
+            {
+                "id": "x",
+                "object": "chat.completion",
+                "created": 0,
+                "model": body["model"],
+                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+                "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8},
+            }
+        )
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    server = Endpoint()
+    server.start()
+    yield server
+    server.stop()
+
+
+def ask(endpoint, tmp_path, spec=EVAL, problems=PROBLEMS, model="base", key=KEY, progress=lambda done, total: None):
+    return asyncio.run(
+        generate(endpoint.url, key, model, problems, spec, path=tmp_path / "samples.jsonl", identity={"model": model}, on_progress=progress)
+    )
+
+
+def test_answers_come_in_order_with_their_own_seeds_and_bounded_concurrency(endpoint, tmp_path):
+    spec = replace(EVAL, samples=3, temperature=0.7, seed=5)
+    seen = []
+    samples = ask(endpoint, tmp_path, spec, progress=lambda done, total: seen.append((done, total)))
+    assert [(sample.problem, sample.index) for sample in samples] == [(p.id, index) for p in PROBLEMS for index in range(3)]
+    assert samples[4].text == "answer to question 1"
+    assert endpoint.most_in_flight == 4
+    assert (seen[0], seen[-1]) == ((0, 30), (30, 30))
+    body = next(r for r in endpoint.requests if r["seed"] == sample_seed(5, "p1", 1))
+    expected = {
+        "model": "base",
+        "temperature": 0.7,
+        "top_p": 1.0,
+        "max_tokens": 160,
+        "messages": [{"role": "user", "content": "question 1"}],
+    }
+    assert {key: value for key, value in body.items() if key != "seed"} == expected
+    assert len({r["seed"] for r in endpoint.requests}) == 30
+
+
+def test_a_busy_endpoint_is_asked_again(endpoint, tmp_path):
+    endpoint.faults = {"question 3": [503, 503], "question 4": [429]}
+    samples = ask(endpoint, tmp_path)
+    assert [sample.text for sample in samples] == [f"answer to question {index}" for index in range(10)]
+    assert Counter(r["messages"][0]["content"] for r in endpoint.requests)["question 3"] == 3
+
+
+def test_failures_for_good_are_counted_by_kind_and_the_next_start_asks_only_for_the_rest(endpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "_MAX_RETRIES", 1)
+    endpoint.faults = {"question 3": [503] * 2, "question 7": [500] * 2}
+    with pytest.raises(GenerationError, match=r"8 of 10 answers .* \(http_500: 1, http_503: 1;"):
+        ask(endpoint, tmp_path)
+    endpoint.requests.clear()
+    samples = ask(endpoint, tmp_path)
+    assert len(samples) == 10
+    assert sorted(r["messages"][0]["content"] for r in endpoint.requests) == ["question 3", "question 7"]
+    # Once more: nothing is left to ask, so the endpoint need not even be there.
+    endpoint.requests.clear()
+    assert ask(endpoint, tmp_path) == samples
+    assert endpoint.requests == []
+
+
+def test_an_interrupted_run_keeps_its_answers(endpoint, tmp_path):
+    def interrupt(done, total):
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ask(endpoint, tmp_path, progress=interrupt)
+    endpoint.requests.clear()
+    assert len(ask(endpoint, tmp_path)) == 10
+    assert len(endpoint.requests) == 7
+
+
+def test_an_endpoint_that_is_gone_is_noticed_before_every_problem_was_tried(endpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "_MAX_RETRIES", 0)
+    url, endpoint.url = endpoint.url, "http://127.0.0.1:1"
+    attempts = []
+    many = tuple(replace(PROBLEMS[0], id=f"q{index}") for index in range(200))
+    with pytest.raises(GenerationError, match=r"0 of 200 answers .*connection: (4|5|6|7);"):
+        ask(endpoint, tmp_path, problems=many, progress=lambda done, total: attempts.append(done))
+    assert len(attempts) <= 8
+    endpoint.url = url
+
+
+def test_a_wrong_key_and_an_unknown_model_are_the_users_mistakes(endpoint, tmp_path):
+    with pytest.raises(InputError, match=r"refused to serve the model 'base'.*wrong key"):
+        ask(endpoint, tmp_path, key="other")
+    with pytest.raises(InputError, match=r"refused to serve the model 'jax'.*no such model"):
+        ask(endpoint, tmp_path / "b", model="jax")
+    assert len(endpoint.requests) <= 8
+
+
+def test_a_refused_prompt_is_an_empty_answer_and_all_refused_is_an_error(endpoint, tmp_path):
+    endpoint.faults = {"question 2": [400]}
+    samples = ask(endpoint, tmp_path)
+    assert [sample.error for sample in samples] == ["", "", "http_400", *[""] * 7]
+    endpoint.faults = {p.messages[0]["content"]: [400] for p in PROBLEMS}
+    with pytest.raises(InputError, match=r"refused every prompt.*fault 400"):
+        ask(endpoint, tmp_path / "b")
+
+
+def test_a_url_without_scheme_is_refused(endpoint, tmp_path):
+    endpoint.url, url = "127.0.0.1:8000", endpoint.url
+    with pytest.raises(InputError, match="is not an http:// or https:// URL"):
+        ask(endpoint, tmp_path)
+    endpoint.url = url
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None or shutil.which("iverilog") is None, reason="needs bubblewrap and iverilog")
+def test_an_evaluation_end_to_end(endpoint, tmp_path):
+    data = DataSpec(rtl=RtlSpec(train_rows=1, heldout_rows=12, hard_rows=4))
+    problems = load_task(EVAL, data)
+    for index, problem in enumerate(problems):
+        right = f"```verilog\n{problem.reference}\n```"
+        endpoint.answers[problem.messages[-1]["content"]] = right if index % 3 else "```verilog\nmodule other; endmodule\n```"
+    endpoint.faults = {problems[1].messages[-1]["content"]: [503, 503], problems[2].messages[-1]["content"]: [400]}
+    stages = []
+    result = evaluate_endpoint(
+        endpoint.url + "/v1/", KEY, "base", EVAL, data, tmp_path / "out", lambda stage, done, total: stages.append((stage, done, total))
+    )
+    heldout, hard = result.splits
+    # Of 12 held-out problems 0, 3, 6, 9 are junk and 2 is refused: 7 right. Of the hard ones 12 and 15 are junk: 2 right.
+    assert (heldout.split, heldout.problems, heldout.passed) == ("heldout", 12, 7)
+    assert heldout.reasons == {"passed": 7, "no_answer": 1, "wrong_module": 4}
+    assert (hard.split, hard.passed, hard.pass_at_1.value) == ("hard", 2, 0.5)
+    assert heldout.pass_at_1.value == pytest.approx(7 / 12)
+    assert (heldout.pass_at_1.low, heldout.pass_at_1.high) == pytest.approx((0.3195, 0.8067), abs=1e-3)
+    assert (result.errors, result.excluded, result.warnings) == ({"http_400": 1}, (), ())
+    assert result.comparable_on["sampling"] == {"temperature": 0.0, "top_p": 1.0, "max_tokens": 160, "samples": 1, "seed": 0}
+    assert stages[-1] == ("judge", 15, 15)
+    assert ("references", 16, 16) in stages
+    # What is kept says the same.
+    assert read_result(tmp_path / "out") == result
+    assert json.loads(json.dumps(result.to_json())) == json.loads((tmp_path / "out" / "result.json").read_text())
+    judged = [json.loads(line) for line in (tmp_path / "out" / "judged.jsonl").read_text().splitlines()]
+    assert [line["reason"] for line in judged[:3]] == ["wrong_module", "passed", "no_answer"]
+    # Again: only the refused prompt is asked again, and now answered.
+    endpoint.requests.clear()
+    again = evaluate_endpoint(endpoint.url, KEY, "base", EVAL, data, tmp_path / "out")
+    assert len(endpoint.requests) == 1
+    assert again.split("heldout").passed == 8
+    assert again.comparable_on == result.comparable_on
+    # The same name with other weights behind it must not inherit the answers.
+    with pytest.raises(InputError, match="model_digest differ"):
+        evaluate_endpoint(endpoint.url, KEY, "base", EVAL, data, tmp_path / "out", model_digest="abc")
+
+
+def test_the_driver_side_loads_no_framework():
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    code = (
+        "import sys, openai, crossmesh.evaluate.harness\n"
+        "from crossmesh.evaluate.passk import wilson\n"
+        "wilson(1, 2)\n"
+        "print(sorted({'jax', 'torch', 'transformers', 'vllm'} & set(sys.modules)))"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(Path(room.__file__).parents[2])}, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout == "[]\n"
