@@ -66,6 +66,8 @@ VARIABLES = (
     Variable("RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", "set", "Wraps Ray Serve's proxy, so that its /-/routes is behind our gate too."),
     # Set around a local Ray.
     Variable("RAY_TMPDIR", "set", "Temporary folder of our local Ray: its state API reads the address there."),
+    Variable("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "set", "0: Ray keeps the address 127.0.0.1 and listens on nothing else."),
+    Variable("RAY_enable_metrics_collection", "set", "0: Ray's metrics exporter listens on all interfaces."),
     Variable("RAY_USAGE_STATS_ENABLED", "set", "0: the local Ray sends no usage report and asks no question about it."),
 )
 

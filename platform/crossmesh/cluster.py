@@ -1,0 +1,226 @@
+"""The Ray that a job runs on: the user's cluster when `RAY_ADDRESS` names one, otherwise a local one that lives as long as the job.
+
+A local Ray listens on 127.0.0.1, has token authentication on, a short temporary folder of its own, and leaves no process behind: what
+carries its folder in its environment is waited for, then ended by pid. Nothing here knows what runs on the cluster.
+"""
+
+import logging
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import ray
+from ray._private import ray_constants
+
+from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.spec.experiment import StorageSpec
+
+_GRACE_S = 10.0
+"""How long processes may take to end by themselves, and again after SIGTERM, before they are killed."""
+
+_OBJECT_STORE_BYTES = 512 << 20
+"""Nothing we send through Ray is large: weights and data travel as files."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """A Ray that is ready."""
+
+    address: str
+    """GCS address, host:port."""
+    local: bool
+    """Whether it was started for this job."""
+    folder: Path | None
+    """Temporary folder of a local Ray."""
+
+
+@contextmanager
+def ray_session(storage: StorageSpec) -> Iterator[Session]:
+    """Yield a connected Ray and undo on exit what this call did; a session inside another one is the outer one.
+
+    Within it SIGTERM raises `KeyboardInterrupt` in the main thread, as Ctrl-C does, so that both end a job the same way. When a job
+    dies of anything but a `CrossmeshError` or an interrupt, Ray's logs are kept under `storage.root/logs`.
+    """
+    if ray.is_initialized():
+        yield Session(ray.get_runtime_context().gcs_address, False, None)
+        return
+    address = os.environ.get("RAY_ADDRESS")
+    with _existing(address) if address else _local(storage) as session, _terminate_like_interrupt():
+        yield session
+
+
+@contextmanager
+def _existing(address: str) -> Iterator[Session]:
+    """Connect to the user's cluster; leave it running."""
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except ConnectionError as error:
+        raise InputError(
+            f"RAY_ADDRESS={address!r}: no Ray answers there ({error}). Start it, or unset RAY_ADDRESS for a local one."
+        ) from error
+    try:
+        yield Session(ray.get_runtime_context().gcs_address, False, None)
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _local(storage: StorageSpec) -> Iterator[Session]:
+    """Start Ray on this machine; end it and every process of it."""
+    secure_token()
+    folder = Path(tempfile.mkdtemp(prefix="cm-", dir="/tmp"))  # Unix sockets in it must stay under 108 characters.
+    try:
+        with _loopback_only(), _variables({"RAY_TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0"}):
+            logging.getLogger("ray").setLevel(logging.ERROR)  # Before init: it announces, as a warning, that authentication is on.
+            ray.init(
+                address="local",
+                num_cpus=max(2, len(os.sched_getaffinity(0))),  # A worker that takes one still leaves one for its helpers.
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address="127.0.0.1",
+            )
+            yield Session(ray.get_runtime_context().gcs_address, True, folder)
+    except (CrossmeshError, KeyboardInterrupt):
+        raise
+    except BaseException:
+        _keep_logs(folder, storage.path)
+        raise
+    finally:
+        with _uninterrupted():
+            ray.shutdown()
+            end_processes(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def secure_token() -> None:
+    """Make sure that the token file of Ray exists and that only its owner reads it (Ray itself writes it readable for all).
+
+    Nothing is done when the user gave the token otherwise or turned authentication off.
+    """
+    if os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH") or os.environ.get("RAY_AUTH_MODE") == "disabled":
+        return
+    path = Path.home() / ".ray" / "auth_token"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        new = path.with_name(f".auth_token.{secrets.token_hex(8)}")
+        new.touch(mode=0o600)
+        new.write_text(secrets.token_hex(32), encoding="ascii")
+        with suppress(FileExistsError):  # Another job was faster: its token is the token.
+            path.hardlink_to(new)
+        new.unlink()
+    path.chmod(0o600)
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Process ids of this machine that carry `RAY_TMPDIR=folder` in their environment, other than our own."""
+    mark = f"RAY_TMPDIR={folder}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            variables = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:  # Gone, or another user's.
+            continue
+        if mark in variables:
+            found.append(int(entry.name))
+    return found
+
+
+def end_processes(folder: Path) -> None:
+    """Wait for the processes of the cluster in `folder` to end; ask, then kill, those that do not."""
+    for ask in (None, signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + _GRACE_S
+        if ask is not None:
+            for pid in processes_of(folder):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, ask)
+        while time.monotonic() < deadline:
+            if not processes_of(folder):
+                return
+            time.sleep(0.1)
+
+
+def _keep_logs(folder: Path, root: Path) -> None:
+    """Copy the logs of a cluster whose job died to `root`/logs; a failure to do so must not hide why it died."""
+    session = folder / "ray" / "session_latest" / "logs"
+    with suppress(OSError, shutil.Error):
+        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
+        shutil.copytree(session, root / "logs" / f"ray-{stamp}-{os.getpid()}", ignore_dangling_symlinks=True)
+
+
+@contextmanager
+def _loopback_only() -> Iterator[None]:
+    """Keep every port of a local Ray on 127.0.0.1.
+
+    Ray 2.60 replaces a node address of 127.0.0.1 by one that other hosts reach, unless clusters are off, and reads that switch when it is
+    imported; so it is set in this process as well as in the environment of those that follow. Its metrics exporter listens on all
+    interfaces whatever the address, so it is turned off.
+    """
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        with _variables({"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_enable_metrics_collection": "0"}):
+            yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def _variables(values: dict[str, str]) -> Iterator[None]:
+    """Set environment variables for the block: Ray and its processes read them when they start."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+@contextmanager
+def _terminate_like_interrupt() -> Iterator[None]:
+    with _handlers({signal.SIGTERM: _interrupt}):
+        yield
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let the clean-up finish: it is bounded, and a second Ctrl-C in it would leave processes behind."""
+    with _handlers({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}):
+        yield
+
+
+@contextmanager
+def _handlers(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
+    """Install signal handlers for the block; outside the main thread, where Python allows none, do nothing."""
+    before = {}
+    try:
+        for number, handler in handlers.items():
+            before[number] = signal.signal(number, handler)
+    except ValueError:
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
