@@ -1,0 +1,189 @@
+"""The charts of a report as inline SVG: deterministic text whose colours are CSS variables of the page, so light, dark and print follow.
+
+matplotlib draws; it is imported here, when a chart is drawn. Each chart takes its width in CSS pixels, because text that scales with
+the picture is too small on a phone.
+"""
+
+import io
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from crossmesh.report.findings import loss_gaps
+from crossmesh.report.variants import Results, Variant, split_name
+
+_INK, _MUTED, _GRID = "#010203", "#010204", "#010205"
+_SERIES = ("#020300", "#020301", "#020302", "#020303", "#020304", "#020305", "#020306")
+"""Placeholders; entry 0 is a variant that was not trained."""
+_VARIABLES = {
+    _INK: "var(--ink)",
+    _MUTED: "var(--muted)",
+    _GRID: "var(--line)",
+    **{color: f"var(--series-{number})" for number, color in enumerate(_SERIES)},
+}
+_DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (3, 3)), (0, (8, 3)))
+_POINTS_PER_PIXEL = 0.75
+_DPI = 72
+_TEXT_PX = 13
+
+
+def series_numbers(results: Results) -> dict[str, int]:
+    """Return the colour of each variant: 0 for those not trained, then 1, 2, ... in order."""
+    trained = [variant.name for variant in results.trained]
+    return {
+        variant.name: 1 + trained.index(variant.name) % (len(_SERIES) - 1) if variant.name in trained else 0 for variant in results.variants
+    }
+
+
+def loss_chart(results: Results, width: int) -> str:
+    """Draw training loss by step, one line a trained variant, and under it how far the lines are apart."""
+    gaps = [(step, value) for step, value in loss_gaps(results.trained) if value > 0]
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1)) if gaps else [figure.subplots()]
+        numbers = series_numbers(results)
+        for order, variant in enumerate(results.trained):
+            _loss_line(axes[0], variant, order, len(results.trained), _SERIES[numbers[variant.name]])
+        axes[0].set_ylabel("loss, nats/token")
+        axes[0].set_ylim(bottom=0)
+        axes[0].legend(frameon=False, labelcolor=_INK, handlelength=3)
+        axes[-1].set_xlabel("optimizer step")
+        axes[-1].xaxis.get_major_locator().set_params(integer=True)
+        if gaps:
+            axes[1].plot([step for step, _ in gaps], [value for _, value in gaps], color=_MUTED, linewidth=1.5)
+            axes[1].set_yscale("log")
+            axes[1].yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes[1].yaxis.get_major_locator().set_params(numticks=4)
+            axes[1].minorticks_off()
+            axes[1].set_ylabel("apart, nats")
+
+    return _svg(draw, width, 340 if gaps else 260, "loss")
+
+
+def _loss_line(axis: Any, variant: Variant, order: int, lines: int, color: str) -> None:
+    """Draw one curve. Curves of like runs lie on each other, so earlier ones are wider and later ones dashed."""
+    training = variant.training
+    if training is None:
+        return
+    finite = [(step, loss) for step, loss in training.losses if math.isfinite(loss)]
+    axis.plot(
+        [step for step, _ in finite],
+        [loss for _, loss in finite],
+        color=color,
+        linewidth=2 + 1.5 * (lines - 1 - order),
+        linestyle=_DASHES[order % len(_DASHES)],
+        label=variant.name,
+    )
+
+
+def score_chart(results: Results, width: int) -> str:
+    """Draw pass@1 with its interval, one panel a split, one line a variant."""
+    splits = [split for split in results.splits if any(variant.score(split) for variant in results.variants)]
+    rows = len(results.variants)
+
+    def draw(figure: Any) -> None:
+        panels = figure.subplots(len(splits), 1, sharex=True, squeeze=False)[:, 0]
+        numbers = series_numbers(results)
+        for axis, split in zip(panels, splits, strict=True):
+            problems = max(score.problems for variant in results.variants if (score := variant.score(split)))
+            axis.set_title(f"{split_name(split)}, {problems} problems", loc="left", color=_INK, fontsize=_TEXT_PX * _POINTS_PER_PIXEL)
+            for row, variant in enumerate(results.variants):
+                score = variant.score(split)
+                if score is None:
+                    continue
+                color = _SERIES[numbers[variant.name]]
+                axis.plot([100 * score.low, 100 * score.high], [row, row], color=color, linewidth=3, solid_capstyle="round", alpha=0.45)
+                axis.plot([100 * score.value], [row], "o", color=color, markersize=7, clip_on=False)
+                axis.annotate(f"{100 * score.value:.1f}%", (106, row), va="center", color=_INK, annotation_clip=False)
+            axis.set_yticks(range(rows), [variant.name for variant in results.variants])
+            axis.set_ylim(rows - 0.4, -0.6)
+            axis.set_xlim(0, 100)
+            axis.grid(visible=False, axis="y")
+            axis.tick_params(axis="y", labelcolor=_INK)
+        panels[-1].set_xlabel("problems solved at the first answer, %")
+
+    return _svg(draw, width, 60 + (44 + 30 * rows) * len(splits), "score")
+
+
+def speed_chart(results: Results, width: int) -> str:
+    """Draw real training tokens a second and the wall clock of training, one bar a trained variant."""
+    trained = [(variant, variant.training) for variant in results.trained if variant.training is not None]
+    panels = (
+        ("speed, real tokens per second", [training.tokens_per_s for _, training in trained]),
+        ("time of the training stage, seconds", [training.seconds for _, training in trained]),
+    )
+
+    def draw(figure: Any) -> None:
+        numbers = series_numbers(results)
+        for axis, (title, values) in zip(figure.subplots(len(panels), 1), panels, strict=True):
+            top = max([value for value in values if math.isfinite(value)], default=0.0) or 1.0
+            axis.set_title(title, loc="left", color=_INK, fontsize=_TEXT_PX * _POINTS_PER_PIXEL)
+            for row, ((variant, _), value) in enumerate(zip(trained, values, strict=True)):
+                axis.barh([row], [value], height=0.55, color=_SERIES[numbers[variant.name]])
+                axis.annotate(f"{value:,.0f}", (value + 0.02 * top, row), va="center", color=_INK)
+            axis.set_yticks(range(len(trained)), [variant.name for variant, _ in trained])
+            axis.set_ylim(len(trained) - 0.4, -0.6)
+            axis.set_xlim(0, 1.2 * top)
+            axis.grid(visible=False, axis="y")
+            axis.tick_params(axis="y", labelcolor=_INK)
+
+    return _svg(draw, width, 40 + (56 + 34 * len(trained)) * len(panels), "speed")
+
+
+def _svg(draw: Callable[[Any], None], width: int, height: int, name: str) -> str:
+    """Render a figure of `width` by `height` CSS pixels as an SVG element for a page that holds several."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    size = _TEXT_PX * _POINTS_PER_PIXEL
+    settings: dict[Any, Any] = {
+        "svg.hashsalt": f"crossmesh-{name}-{width}",
+        "svg.fonttype": "none",
+        "font.size": size,
+        "axes.edgecolor": _GRID,
+        "axes.labelcolor": _MUTED,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.spines.left": False,
+        "axes.unicode_minus": False,
+        "grid.color": _GRID,
+        "grid.linewidth": 0.7,
+        "xtick.color": _GRID,
+        "ytick.color": _GRID,
+        "xtick.labelcolor": _MUTED,
+        "ytick.labelcolor": _MUTED,
+        "ytick.left": False,
+        "ytick.minor.left": False,
+        "text.parse_math": False,
+    }
+    with mpl.rc_context({**mpl.rcParamsDefault, **settings, "backend": "svg"}):
+        figure = Figure(figsize=(width * _POINTS_PER_PIXEL / _DPI, height * _POINTS_PER_PIXEL / _DPI), dpi=_DPI, layout="constrained")
+        canvas = FigureCanvasSVG(figure)
+        figure.patch.set_visible(False)
+        draw(figure)
+        for axis in figure.axes:
+            axis.patch.set_visible(False)
+        stream = io.StringIO()
+        canvas.print_svg(stream, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    return _inline(stream.getvalue(), f"{name}-{width}")
+
+
+def _inline(document: str, prefix: str) -> str:
+    """Turn an SVG document into an element of a page: no header, ids that do not clash, the page's colours and font."""
+    svg = document[document.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"(<svg[^>]*?) height=\"[^\"]*\"", r"\1", svg, count=1)
+    svg = re.sub(r"(<svg[^>]*?) width=\"[^\"]*\"", r"\1", svg, count=1)
+    svg = svg.replace("<svg ", '<svg aria-hidden="true" focusable="false" ', 1)
+    svg = re.sub(r'\bid="', f'id="{prefix}-', svg)
+    svg = re.sub(r"url\(#", f"url(#{prefix}-", svg)
+    svg = re.sub(r'href="#', f'href="#{prefix}-', svg)
+    svg = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px var(--font)", svg)
+    for color, variable in _VARIABLES.items():
+        svg = svg.replace(color, variable)
+    return svg.strip()

