@@ -11,7 +11,8 @@ from crossmesh.data.rtl_design import Combinational, Design, Picker, Port, Seque
 
 _EXHAUSTIVE_BITS = 8
 _SAMPLED_VECTORS = 96
-_RESET_CYCLES = 24
+_VISIBLE_RESETS = 4
+_LONGEST_RESET_PHASE = 256
 
 
 def _join(values: Sequence[int], ports: Sequence[Port]) -> int:
@@ -75,9 +76,15 @@ def _sequential_steps(design: Design, model: Sequential, picker: Picker) -> Iter
     ports = (Port(model.reset.name), *design.data_inputs)
     inputs, outputs = _width(ports), _width(design.outputs)
     state: int | None = None
-    for cycle in range(2 + model.cycles + _RESET_CYCLES):
+    resets = 0
+    for cycle in range(2 + model.cycles + _LONGEST_RESET_PHASE):
         data = _split(picker.bits(f"data{cycle}", _width(design.data_inputs)), design.data_inputs)
-        resetting = cycle < 2 or (cycle >= 2 + model.cycles and picker.bits(f"reset{cycle}", 2) == 0)
+        resetting = cycle < 2
+        if cycle >= 2 + model.cycles and state is not None:
+            # Only where the reset changes an output does it tell a synchronous from an asynchronous one: reset there more often.
+            visible = model.show(state, data) != model.show(model.initial, data)
+            resetting = picker.bits(f"reset{cycle}", 1 if visible else 3) == 0
+            resets += resetting and visible
         if resetting and model.reset.asynchronous:
             state = model.initial
         # Before the first edge a synchronous reset has not acted yet, and the outputs may be anything.
@@ -87,6 +94,8 @@ def _sequential_steps(design: Design, model: Sequential, picker: Picker) -> Iter
         after = _join(model.show(state, data), design.outputs)
         driven = _join((int(resetting != model.reset.active_low), *data), ports)
         yield f"cycle({inputs}'h{driven:x}, {int(known)}, {outputs}'h{before:x}, {outputs}'h{after:x});"
+        if resets == _VISIBLE_RESETS:
+            return
 
 
 _APPLY = """\
