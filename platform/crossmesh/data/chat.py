@@ -131,7 +131,9 @@ class ChatTokenizer:
         # The template writes every special token itself. Byte-level post-processors would also trim the offsets the mask rests on.
         self._tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
         self._special_ids = {token for token, added in self._tokenizer.get_added_tokens_decoder().items() if added.special}
-        self._named = _special_tokens(config)
+        # Older folders name their tokens in a file of their own; what the configuration says goes first.
+        older = folder / "special_tokens_map.json"
+        self._named = _special_tokens({**(read_json(older) if older.is_file() else {}), **config})
         template = _template_text(folder, config)
         self.template_digest = digest_text(template)
         try:
