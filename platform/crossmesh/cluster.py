@@ -11,19 +11,23 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray._private import ray_constants
 
+from crossmesh.environments import environment
 from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.hardware.devices import Device
 from crossmesh.spec.experiment import StorageSpec
+
+_Result = TypeVar("_Result")
 
 _GRACE_S = 10.0
 """How long processes may take to end by themselves, and again after SIGTERM, before they are killed."""
@@ -102,6 +106,25 @@ def _local(storage: StorageSpec) -> Iterator[Session]:
             ray.shutdown()
             end_processes(folder)
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def call_worker(kind: str, device: Device, function: Callable[..., _Result], *arguments: object) -> _Result:
+    """Call an importable `function` in a worker of the environment `kind` and return what it returns.
+
+    A `CrossmeshError` arrives as itself, without Ray's traceback; any other failure as Ray's `RayTaskError`.
+    """
+    worker = environment(kind, device)
+    task = ray.remote(function).options(num_cpus=0, max_retries=0, runtime_env=worker.runtime_env).remote(*arguments)
+    try:
+        result: _Result = ray.get(task)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, CrossmeshError):
+            raise error.cause from None
+        raise
+    except KeyboardInterrupt:
+        ray.cancel(task)
+        raise
+    return result
 
 
 def secure_token() -> None:

@@ -1,0 +1,74 @@
+"""What the driver hands to the training worker, and the files of a run folder through which the two speak.
+
+A run folder holds `checkpoints/`, `adapter/`, `result.json` and one folder for each attempt with its events, its errors and the driver's
+request to stop. All of it lies under `storage.root`, which driver and workers share, so it also survives both.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from crossmesh.files import canonical_json, digest_text
+from crossmesh.models.weights import ModelFolder
+from crossmesh.spec.experiment import ExperimentSpec
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One attempt at a training run; sent to the worker."""
+
+    spec: ExperimentSpec
+    model: ModelFolder
+    run_folder: Path
+    attempt: Path
+    """Folder of this attempt."""
+
+    @property
+    def events(self) -> Path:
+        """One event a line, appended by the worker."""
+        return self.attempt / "events.jsonl"
+
+    @property
+    def stop(self) -> Path:
+        """Exists when the driver asks the worker to stop at the next step."""
+        return self.attempt / "stop"
+
+    @property
+    def error(self) -> Path:
+        """A failure whose message is complete by itself."""
+        return self.attempt / "error.json"
+
+    @property
+    def traceback(self) -> Path:
+        """A failure that is a bug, or the death of a worker."""
+        return self.attempt / "worker.log"
+
+    @property
+    def adapter(self) -> Path:
+        """The trained adapter."""
+        return self.run_folder / "adapter"
+
+    @property
+    def result(self) -> Path:
+        """Exists when the run is finished."""
+        return self.run_folder / "result.json"
+
+    @property
+    def cache(self) -> Path:
+        """What any run may use again."""
+        return self.spec.storage.path / "cache"
+
+    @property
+    def identity(self) -> str:
+        """Digest of everything that decides what this run computes, but for the contents of data files."""
+        spec = self.spec
+        parts = {
+            "model": [self.model.weights_digest, self.model.tokenizer_digest, self.model.template_digest, spec.model.dtype],
+            "data": asdict(spec.data),
+            "lora": asdict(spec.lora),
+            "optim": asdict(spec.optim),
+            "batch": [spec.batch.size, spec.micro_batch],
+            "mesh": asdict(spec.mesh_shape),
+            "hardware": spec.hardware.name,
+            "backend": spec.backend_name,
+        }
+        return digest_text(canonical_json(parts))

@@ -1,0 +1,78 @@
+"""What a training run says while it runs, as plain values that also travel as lines of JSON from the worker to the driver."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class StageEvent:
+    """A line for the person who waits: what happens now."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class WarningEvent:
+    """Something went wrong and was dealt with; the person should know."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class StepEvent:
+    """One optimizer step is done."""
+
+    step: int
+    """Steps done, this one included: 1 to `steps`."""
+    steps: int
+    loss: float
+    """Mean over the step's loss tokens, in nats."""
+    grad_norm: float
+    """Global L2 norm before clipping."""
+    learning_rate: float
+    loss_tokens: int
+    real_tokens: int
+    """Tokens that are not padding."""
+    seconds: float
+    """Wall clock of the step, batch building included, checkpoints not."""
+    first: bool
+    """First step after a start: it also compiles and warms up."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Real tokens per second."""
+        return self.real_tokens / self.seconds
+
+
+@dataclass(frozen=True)
+class EvaluationEvent:
+    """Loss on rows that are not trained on, after `step` steps, in nats per loss token."""
+
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class CheckpointEvent:
+    """The state after `step` steps is safe on disk."""
+
+    step: int
+    folder: str
+
+
+Event = StageEvent | WarningEvent | StepEvent | EvaluationEvent | CheckpointEvent
+OnEvent = Callable[[Event], None]
+
+_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in (StageEvent, WarningEvent, StepEvent, EvaluationEvent, CheckpointEvent)}
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """Return `event` as a JSON value that names its kind."""
+    return {"kind": type(event).__name__, **asdict(event)}
+
+
+def from_json(value: Mapping[str, Any]) -> Event:
+    """Return the event that `to_json` made `value` of."""
+    fields = dict(value)
+    return _KINDS[fields.pop("kind")](**fields)

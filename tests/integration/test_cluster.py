@@ -1,0 +1,89 @@
+"""A local Ray of our own: on the loopback only, authenticated, and gone without a trace however the job ends."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+JOB = """
+import os, re, subprocess, sys, time
+from pathlib import Path
+import ray
+from crossmesh.cluster import processes_of, ray_session
+from crossmesh.spec.experiment import StorageSpec
+
+with ray_session(StorageSpec(sys.argv[1])) as session:
+    with ray_session(StorageSpec(sys.argv[1])) as inner:
+        assert inner.address == session.address and not inner.local
+    assert ray.is_initialized(), "the inner session must not end the outer one"
+    pids = [*processes_of(session.folder), os.getpid()]
+    listening = subprocess.run(["ss", "-ltnp"], capture_output=True, text=True, check=True).stdout.splitlines()
+    ours = [line for line in listening if any(f"pid={pid}," in line for pid in pids)]
+    print("folder", session.folder, flush=True)
+    print("listening", len(ours), flush=True)
+    print("reachable", [line for line in ours if "127.0.0.1" not in line.split()[3]], flush=True)
+    print("ready", flush=True)
+    {body}
+"""
+
+
+def start(tmp_path: Path, body: str) -> subprocess.Popen[str]:
+    script = tmp_path / "job.py"
+    script.write_text(JOB.replace("{body}", body))
+    environment = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_AUTH_MODE")}
+    return subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path / "storage")], stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment
+    )
+
+
+def read_until_ready(process: subprocess.Popen[str]) -> dict[str, str]:
+    assert process.stdout is not None
+    said = {}
+    for line in process.stdout:
+        key, _, value = line.strip().partition(" ")
+        said[key] = value
+        if key == "ready":
+            break
+    return said
+
+
+def left_over(folder: str) -> list[int]:
+    from crossmesh.cluster import processes_of
+
+    return processes_of(Path(folder))
+
+
+def test_loopback_only_and_nothing_is_left(tmp_path: Path) -> None:
+    process = start(tmp_path, "pass")
+    said = read_until_ready(process)
+    assert process.wait(timeout=120) == 0
+    assert int(said["listening"]) > 3
+    assert said["reachable"] == "[]"
+    assert left_over(said["folder"]) == []
+    assert not Path(said["folder"]).exists()
+    token = Path.home() / ".ray" / "auth_token"
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_to_the_whole_group_leave_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    process = start(tmp_path, "time.sleep(120)")
+    said = read_until_ready(process)
+    os.killpg(process.pid, number)  # As a terminal does: to every process of the group.
+    assert process.wait(timeout=60) != 0
+    assert left_over(said["folder"]) == []
+    assert not Path(said["folder"]).exists()
+
+
+def test_logs_are_kept_when_a_job_dies_of_a_bug(tmp_path: Path) -> None:
+    process = start(tmp_path, "raise RuntimeError('bug')")
+    said = read_until_ready(process)
+    assert process.wait(timeout=120) == 1
+    assert not Path(said["folder"]).exists()
+    assert list((tmp_path / "storage" / "logs").glob("ray-*/raylet.out"))
