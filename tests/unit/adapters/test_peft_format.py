@@ -1,0 +1,155 @@
+"""PEFT folders: bit-exact both ways, never overwritten by another adapter, and nothing but plain LoRA is read."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from crossmesh.adapters.initial import FloatArray, LoraShape, lora_names
+from crossmesh.adapters.peft_format import adapter_digest, read_adapter, serving_form, write_adapter, write_serving_adapter
+from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.models.families import Architecture, parse_architecture
+from crossmesh.models.random_weights import architecture_config
+from crossmesh.models.targets import expand_targets
+
+
+@pytest.fixture
+def architecture() -> Architecture:
+    return parse_architecture(architecture_config("tiny_gemma4"), "tiny_gemma4")
+
+
+@pytest.fixture
+def arrays(architecture: Architecture) -> dict[str, FloatArray]:
+    random = np.random.default_rng(0)
+    values = {}
+    for target in expand_targets(architecture, ("q", "k", "v", "down")):
+        name_a, name_b = lora_names(target.hf)
+        values[name_a] = random.standard_normal((4, target.in_features), dtype=np.float32)
+        values[name_b] = random.standard_normal((target.out_features, 4), dtype=np.float32)
+    return values
+
+
+def modules(arrays: dict[str, FloatArray]) -> list[str]:
+    return sorted({name.removeprefix("base_model.model.").rsplit(".lora_", 1)[0] for name in arrays})
+
+
+def write(folder: Path, arrays: dict[str, FloatArray], **changes: Any) -> str:
+    settings: dict[str, Any] = {
+        "rank": 4,
+        "alpha": 8.0,
+        "dropout": 0.05,
+        "base_model": "random://tiny_gemma4@0",
+        "modules": modules(arrays),
+    }
+    return write_adapter(folder, arrays, **settings | changes)
+
+
+def test_what_was_written_is_read_back_bit_for_bit(tmp_path: Path, arrays: dict[str, FloatArray]) -> None:
+    digest = write(tmp_path / "a", arrays)
+    read, config = read_adapter(tmp_path / "a")
+    assert read.keys() == arrays.keys()
+    assert all(np.array_equal(read[name], arrays[name]) for name in arrays)
+    assert (config.rank, config.alpha, config.dropout, config.modules) == (4, 8.0, 0.05, tuple(modules(arrays)))
+    assert "model.layers.5.self_attn.v_proj" not in config.modules
+    assert digest == adapter_digest(tmp_path / "a") == write(tmp_path / "b", arrays)
+
+
+def test_the_digest_knows_alpha_and_every_bit(tmp_path: Path, arrays: dict[str, FloatArray]) -> None:
+    digest = write(tmp_path / "a", arrays)
+    assert write(tmp_path / "b", arrays, alpha=16.0) != digest
+    name = next(iter(arrays))
+    changed = arrays | {name: np.nextafter(arrays[name], np.float32(np.inf), dtype=np.float32)}
+    assert write(tmp_path / "c", changed) != digest
+
+
+def test_writing_again_is_allowed_only_for_the_same_adapter(tmp_path: Path, arrays: dict[str, FloatArray]) -> None:
+    digest = write(tmp_path / "a", arrays)
+    assert write(tmp_path / "a", arrays) == digest
+    with pytest.raises(InputError, match="already holds another adapter"):
+        write(tmp_path / "a", arrays, alpha=1.0)
+    assert adapter_digest(tmp_path / "a") == digest
+
+
+def test_arrays_must_fit_modules_and_rank_and_be_finite(tmp_path: Path, arrays: dict[str, FloatArray]) -> None:
+    with pytest.raises(InputError, match=r"1 arrays are missing"):
+        write(tmp_path / "a", {name: arrays[name] for name in list(arrays)[1:]}, modules=modules(arrays))
+    with pytest.raises(InputError, match="With rank 8"):
+        write(tmp_path / "a", arrays, rank=8)
+    name = next(iter(arrays))
+    diverged = arrays | {name: np.full_like(arrays[name], np.nan)}
+    with pytest.raises(CrossmeshError, match="not finite"):
+        write(tmp_path / "a", diverged)
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("peft_type", "IA3"),
+        ("use_dora", True),
+        ("use_rslora", True),
+        ("lora_bias", True),
+        ("bias", "all"),
+        ("modules_to_save", ["lm_head"]),
+        ("rank_pattern", {"q_proj": 8}),
+        ("alpha_pattern", {"q_proj": 8}),
+        ("init_lora_weights", "pissa"),
+        ("layer_replication", [[0, 4]]),
+    ],
+)
+def test_anything_but_plain_lora_is_refused_by_name(tmp_path: Path, arrays: dict[str, FloatArray], key: str, value: object) -> None:
+    write(tmp_path / "a", arrays)
+    path = tmp_path / "a" / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(InputError, match=key):
+        read_adapter(tmp_path / "a")
+
+
+def test_pickles_are_refused(tmp_path: Path, arrays: dict[str, FloatArray]) -> None:
+    write(tmp_path / "a", arrays)
+    (tmp_path / "a" / "adapter_model.safetensors").rename(tmp_path / "a" / "adapter_model.bin")
+    with pytest.raises(InputError, match="pickle"):
+        read_adapter(tmp_path / "a")
+    with pytest.raises(InputError, match="no adapter_model"):
+        adapter_digest(tmp_path / "a")
+
+
+def test_damage_and_foreign_arrays_are_named(tmp_path: Path, arrays: dict[str, FloatArray]) -> None:
+    write(tmp_path / "a", arrays)
+    path = tmp_path / "a" / "adapter_model.safetensors"
+    save_file(load_file(path) | {"base_model.model.model.embed_tokens.lora_embedding_A": np.ones((4, 4), np.float32)}, path)
+    with pytest.raises(InputError, match="lora_embedding_A"):
+        read_adapter(tmp_path / "a")
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(InputError, match="damaged"):
+        read_adapter(tmp_path / "a")
+
+
+def test_half_precision_adapters_are_read_as_float32(tmp_path: Path) -> None:
+    shape = LoraShape("model.layers.0.mlp.up_proj", 8, 6)
+    name_a, name_b = lora_names(shape.hf)
+    write(tmp_path / "a", {name_a: np.full((4, 8), 0.5, np.float32), name_b: np.full((6, 4), 0.25, np.float32)})
+    path = tmp_path / "a" / "adapter_model.safetensors"
+    save_file({name: array.astype(ml_dtypes.bfloat16) for name, array in load_file(path).items()}, path)
+    arrays, _ = read_adapter(tmp_path / "a")
+    assert arrays[name_a].dtype == np.float32
+    assert (arrays[name_a] == 0.5).all()
+
+
+def test_the_serving_form_adds_v_where_k_is_also_v(tmp_path: Path, arrays: dict[str, FloatArray], architecture: Architecture) -> None:
+    served = serving_form(arrays, architecture)
+    key, value = lora_names("model.layers.5.self_attn.k_proj"), lora_names("model.layers.5.self_attn.v_proj")
+    assert served.keys() - arrays.keys() == set(value)
+    assert all(np.array_equal(served[new], arrays[old]) for new, old in zip(value, key, strict=True))
+    write(tmp_path / "a", arrays)
+    write_serving_adapter(tmp_path / "a", tmp_path / "serve", architecture)
+    config = json.loads((tmp_path / "serve" / "adapter_config.json").read_text())
+    assert "model.layers.5.self_attn.v_proj" in config["target_modules"]
+    shutil.rmtree(tmp_path / "serve")
+    # Without K among the targets there is nothing to copy.
+    assert serving_form({name: array for name, array in arrays.items() if "k_proj" not in name}, architecture).keys() < arrays.keys()

@@ -1,0 +1,88 @@
+"""Architectures are read from config.json as transformers reads them, and what is not supported is refused by name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossmesh.errors import InputError
+from crossmesh.models.families import parse_architecture, read_architecture
+from crossmesh.models.random_weights import architecture_config, architecture_names
+
+
+def parse(config: dict[str, Any]) -> Any:
+    return parse_architecture(config, "config.json")
+
+
+def test_gemma4_31b_has_the_layers_of_the_paper() -> None:
+    model = parse(architecture_config("gemma4_31b"))
+    assert (len(model.layers), model.hidden, model.ffn, model.vocab, model.logit_softcap) == (60, 5376, 21504, 262144, 30.0)
+    assert [index for index, layer in enumerate(model.layers) if layer.attention == "global"] == list(range(5, 60, 6))
+    sliding, full = model.layers[0], model.layers[5]
+    assert (sliding.q_dim, sliding.kv_dim, sliding.window, sliding.shared_kv, sliding.rope.theta) == (8192, 4096, 1024, False, 1e4)
+    assert (full.q_dim, full.kv_dim, full.window, full.shared_kv, full.rope.theta, full.rope.fraction) == (16384, 2048, 0, True, 1e6, 0.25)
+
+
+def test_transformers_own_spelling_of_gemma4_reads_the_same() -> None:
+    published = architecture_config("tiny_gemma4")
+    saved = {key: value for key, value in published.items() if key not in ("global_head_dim", "num_global_key_value_heads")}
+    saved["per_layer_config"] = {"5": {"head_dim": 64, "num_key_value_heads": 2}}
+    assert parse(saved) == parse(published)
+
+
+def test_a_multimodal_gemma4_gives_its_text_model_under_its_own_prefix() -> None:
+    model = parse({"model_type": "gemma4", "text_config": architecture_config("tiny_gemma4")})
+    assert model.layer_prefix(2) == "model.language_model.layers.2."
+    assert model.layers == parse(architecture_config("tiny_gemma4")).layers
+
+
+def test_layer_types_left_out_are_five_sliding_then_one_global() -> None:
+    config = architecture_config("tiny_gemma4") | {"num_hidden_layers": 8}
+    del config["layer_types"]
+    assert "".join(layer.attention[0] for layer in parse(config).layers) == "sssssgsg"
+
+
+def test_old_llama_configs_leave_sizes_to_be_derived() -> None:
+    old = {
+        "model_type": "llama",
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 9,
+        "vocab_size": 100,
+        "rope_theta": 5e5,
+    }
+    model = parse(old)
+    assert (model.layers[0].head_dim, model.layers[0].kv_heads, model.layers[0].rope.theta, model.tied) == (64, 9, 5e5, False)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"model_type": "mamba"}, "mamba"),
+        ({"enable_moe_block": True}, "enable_moe_block"),
+        ({"num_kv_shared_layers": 2}, "num_kv_shared_layers"),
+        ({"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),
+        ({"hidden_size": 0}, "hidden_size"),
+        ({"layer_types": ["full_attention"]}, "layer_types"),
+    ],
+)
+def test_what_is_not_supported_is_named(change: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        parse(architecture_config("tiny_gemma4") | change)
+
+
+def test_a_folder_without_config_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no config\.json"):
+        read_architecture(tmp_path)
+
+
+def test_every_shipped_architecture_reads(tmp_path: Path) -> None:
+    assert set(architecture_names()) >= {"tiny_llama", "tiny_gemma4", "gemma4_31b"}
+    for name in architecture_names():
+        (tmp_path / "config.json").write_text(json.dumps(architecture_config(name)))
+        model = read_architecture(tmp_path)
+        # Tunix's checkpoint loader tells axes apart by size.
+        assert all(model.hidden != layer.head_dim for layer in model.layers)
