@@ -24,12 +24,16 @@ PROCESS_ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 """Variables set in this process when a connection is opened, each only where the user has not set it."""
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 _SQLITE = "sqlite:///"
+_QUIET = {"mlflow": logging.WARNING, "alembic": logging.WARNING, "urllib3.connectionpool": logging.ERROR}
+"""Loggers and the least that they may say: migrations and retries are no news, what fails in the end is an error of ours."""
+_MISSING_REMEDY = "Check the id, and that tracking.uri names the place where the run was made."
 _LOCAL_REMEDY = "Check that the disk is not full and the folder is writable, or set tracking.uri to another place."
 _REMOTE_REMEDY = (
     "Start that server, correct tracking.uri, or leave tracking.uri empty to track under storage.root; then run the same command again."
@@ -84,8 +88,8 @@ def open_client(place: TrackingPlace) -> Any:
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
 
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    for name, level in _QUIET.items():
+        logging.getLogger(name).setLevel(level)
     with translated(place, "open the tracking store"):
         if place.database is not None and not place.database.exists():
             _create_database(place.database, place.artifacts)
@@ -101,9 +105,20 @@ def translated(place: TrackingPlace, action: str) -> Iterator[None]:
     try:
         yield
     except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
-        remedy = _REMOTE_REMEDY if "://" in place.uri and place.database is None else _LOCAL_REMEDY
-        reason = mask(" ".join(str(error).split()))[:600]
-        raise TrackingError(f"Could not {action} at MLflow, {place.shown}: {reason} {remedy}") from error
+        raise TrackingError(f"Could not {action} at MLflow, {place.shown}: {_reason(error)}. {_remedy(place, error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """Return what the system says where MLflow wraps it in several layers, otherwise the message on one line, without secrets."""
+    text = mask(" ".join(str(error).split()))
+    system = re.search(r"\[Errno -?\d+\] ([A-Z][\w ]+)", text)
+    return system[1] if system else text[:600].rstrip(".")
+
+
+def _remedy(place: TrackingPlace, error: Exception) -> str:
+    if getattr(error, "error_code", "") in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+        return _MISSING_REMEDY
+    return _LOCAL_REMEDY if place.database is not None else _REMOTE_REMEDY
 
 
 @contextmanager

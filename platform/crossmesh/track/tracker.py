@@ -5,6 +5,8 @@ has, so that a resumed run logs each once. It does not buffer: what a call retur
 """
 
 import json
+import shlex
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -69,7 +71,8 @@ class Tracker:
         """What to type, or where to look, to see the runs."""
         if self._place.artifacts is None:
             return self.uri
-        return f"mlflow ui --host 127.0.0.1 --port 5000 --backend-store-uri {self.uri}"
+        command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", "5000", "--backend-store-uri", self.uri]
+        return shlex.join(command)
 
     def experiment(self) -> str:
         """Return the id of the experiment `tracking.experiment`, made on first use."""
