@@ -1,0 +1,236 @@
+"""The torch backend against transformers and PEFT themselves: masks, loss, steps, state and the exported adapter."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM
+
+from crossmesh.adapters.initial import FloatArray
+from crossmesh.adapters.peft_format import write_adapter
+from crossmesh.data.batches import PackedBatch, Row, pad_batch
+from crossmesh.models.families import read_architecture
+from crossmesh.models.hf_torch import hidden_states, load_base, logits, reference_logits
+from crossmesh.models.targets import expand_targets, hf_module_names
+from crossmesh.models.weights import fetch_model
+from crossmesh.spec.experiment import LoraSpec, MeshSpec, ModelSpec, OptimSpec
+from crossmesh.train.backend import TrainingSetup
+from crossmesh.train.schedule import learning_rate
+from crossmesh.train.torch_backend import TorchBackend
+
+pytestmark = pytest.mark.integration
+FAMILIES = ("llama", "gemma4")
+LENGTH = 48
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    family = request.param
+    return fetch_model(ModelSpec(family=family, weights=f"random://tiny_{family}@0"), tmp_path_factory.mktemp("cache")).path
+
+
+def setup_of(folder: Path, dtype: str = "float32", **lora: Any) -> TrainingSetup:
+    optim = OptimSpec(steps=20, learning_rate=1e-2, weight_decay=0.01)
+    return TrainingSetup(ModelSpec(dtype=dtype), folder, LoraSpec(rank=4, alpha=8.0, **lora), optim, MeshSpec(), folder)
+
+
+def rows(count: int, seed: int = 0) -> list[Row]:
+    """Rows longer than tiny Gemma 4's window of 16, of different lengths."""
+    random = np.random.default_rng(seed)
+    made = []
+    for index in range(count):
+        length = int(random.integers(20, 40))
+        mask = np.arange(length) >= length - int(random.integers(4, 12))
+        made.append(Row(f"row{index}", random.integers(5, 512, length).astype(np.int32), mask))
+    return made
+
+
+def batch_of(made: list[Row], micro: int) -> PackedBatch:
+    return pad_batch(made, micro, LENGTH, 0)
+
+
+def started(folder: Path, **settings: Any) -> TorchBackend:
+    backend = TorchBackend()
+    backend.init(setup_of(folder, **settings))
+    return backend
+
+
+def packed(first: Row, second: Row) -> PackedBatch:
+    """Two rows in one sequence, then padding."""
+    tokens = np.zeros((1, 1, 96), np.int32)
+    mask = np.zeros((1, 1, 96), np.bool_)
+    positions, segments = np.zeros_like(tokens), np.zeros_like(tokens)
+    start = 0
+    for number, row in enumerate((first, second), 1):
+        place = (0, 0, slice(start, start + len(row.tokens)))
+        tokens[place], mask[place], segments[place] = row.tokens, row.loss_mask, number
+        positions[place] = np.arange(len(row.tokens))
+        start += len(row.tokens)
+    return PackedBatch(tokens, mask, positions, segments, (first.id, second.id))
+
+
+def test_logits_of_a_plain_row_are_transformers_own(folder: Path) -> None:
+    row = rows(1)[0]
+    tokens = row.tokens[None]
+    with torch.inference_mode():
+        reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(input_ids=torch.from_numpy(tokens).long()).logits
+    ours = reference_logits(folder, tokens, np.arange(len(row.tokens), dtype=np.int32)[None], np.ones_like(tokens))
+    assert reference.std() > 1  # flat logits would prove nothing
+    assert np.abs(ours - reference.numpy()).max() < 1e-4
+
+
+def test_padding_and_packing_do_not_reach_a_row(folder: Path) -> None:
+    first, second = rows(2)
+    model, architecture = load_base(folder, "float32"), read_architecture(folder)
+    batch = packed(first, second)
+    with torch.inference_mode():
+        arrays = [torch.from_numpy(array[0].astype(np.int64)) for array in (batch.tokens, batch.positions, batch.segment_ids)]
+        together = logits(model, architecture, hidden_states(model, architecture, *arrays))[0]
+        start = 0
+        for row in (first, second):
+            size = len(row.tokens)
+            alone = [torch.from_numpy(np.asarray(values, np.int64)[None]) for values in (row.tokens, np.arange(size), np.ones(size))]
+            expected = logits(model, architecture, hidden_states(model, architecture, *alone))[0]
+            assert (together[start : start + size] - expected).abs().max() < 1e-4
+            start += size
+
+
+def test_the_loss_is_the_mean_over_loss_tokens_of_the_whole_batch(folder: Path) -> None:
+    """Held against transformers' logits row by row, with no padding, no mask and no selection of positions."""
+    made = rows(4)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    total, count = 0.0, 0
+    with torch.inference_mode():
+        for row in made:
+            tokens = torch.from_numpy(row.tokens).long()
+            nll = cross_entropy(model(input_ids=tokens[None]).logits[0, :-1], tokens[1:], reduction="none")
+            total += float(nll[torch.from_numpy(row.loss_mask[1:])].sum())
+            count += int(row.loss_mask.sum())
+    backend = started(folder)
+    for micro in (4, 2, 1):
+        metrics = backend.evaluate(batch_of(made, micro))
+        assert metrics.loss == pytest.approx(total / count, abs=2e-5)
+        assert metrics.loss_tokens == count
+    two = packed(*made[:2])
+    assert backend.evaluate(two).loss == pytest.approx(backend.evaluate(batch_of(made[:2], 2)).loss, abs=2e-5)
+
+
+def test_a_step_is_the_same_however_the_batch_is_accumulated(folder: Path) -> None:
+    results = []
+    for micro in (4, 1):
+        backend = started(folder)
+        metrics = [backend.step(batch_of(rows(4, seed), micro)) for seed in range(2)]
+        results.append((metrics, backend.export_adapter()))
+    (whole, adapter), (parts, other) = results
+    assert [m.loss for m in whole] == pytest.approx([m.loss for m in parts], abs=2e-5)
+    assert [m.grad_norm for m in whole] == pytest.approx([m.grad_norm for m in parts], rel=1e-4)
+    assert max(np.abs(adapter[name] - other[name]).max() for name in adapter) < 2e-3
+
+
+def test_steps_follow_the_schedule_and_learn_and_leave_the_base_alone(folder: Path) -> None:
+    backend = started(folder)
+    before = {name: value.clone() for name, value in backend._base.state_dict().items() if "lora_" not in name}
+    batch = batch_of(rows(4), 4)
+    metrics = [backend.step(batch) for _ in range(12)]
+    assert [m.learning_rate for m in metrics] == [learning_rate(step, setup_of(folder).optim) for step in range(12)]
+    assert metrics[-1].loss < 0.7 * metrics[0].loss
+    after = backend._base.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+def test_the_first_step_is_adamw_by_its_formula(folder: Path) -> None:
+    """After one step from zero moments: w - lr * (wd * w + g / (|g| + eps)), so B moves by lr exactly where it has a gradient."""
+    backend = started(folder)
+    start = backend.export_adapter()
+    rate = backend.step(batch_of(rows(4), 4)).learning_rate
+    moved = backend.export_adapter()
+    name_a = next(name for name in start if name.endswith("q_proj.lora_A.weight"))
+    name_b = name_a.replace("lora_A", "lora_B")
+    # B = 0 at first: A has no gradient and only decays; B moves by about the learning rate.
+    assert np.allclose(moved[name_a], start[name_a] * (1 - rate * 0.01), rtol=1e-6)
+    assert np.allclose(np.abs(moved[name_b]), rate, rtol=1e-3)
+
+
+def test_clipping_scales_the_gradient_to_the_limit(folder: Path) -> None:
+    def second_moments(clip: float) -> tuple[float, dict[str, torch.Tensor]]:
+        backend = TorchBackend()
+        setup = setup_of(folder)
+        backend.init(replace(setup, optim=replace(setup.optim, clip_norm=clip)))
+        norm = backend.step(batch_of(rows(4), 4)).grad_norm
+        return norm, {name: backend._optimizer.state[array]["exp_avg"] for name, array in backend._arrays.items()}
+
+    norm, free = second_moments(0.0)
+    clipped_norm, clipped = second_moments(norm / 4)
+    assert clipped_norm == norm
+    name = max(free, key=lambda key: float(free[key].abs().max()))
+    assert torch.allclose(clipped[name], free[name] / 4, rtol=1e-5)
+    _, loose = second_moments(norm * 4)
+    assert torch.equal(loose[name], free[name])
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_two_runs_and_a_resumed_one_are_bit_equal(folder: Path, tmp_path: Path, dropout: float) -> None:
+    batches = [batch_of(rows(4, seed), 2) for seed in range(4)]
+    whole, again = started(folder, dropout=dropout), started(folder, dropout=dropout)
+    losses = [whole.step(batch) for batch in batches]
+    first = [again.step(batch) for batch in batches[:2]]
+    again.save_state(tmp_path)
+    torch.manual_seed(12345)
+    resumed = started(folder, dropout=dropout)
+    resumed.load_state(tmp_path)
+    assert first + [resumed.step(batch) for batch in batches[2:]] == losses
+    expected, actual = whole.export_adapter(), resumed.export_adapter()
+    assert all(np.array_equal(expected[name], actual[name]) for name in expected)
+
+
+def test_state_can_be_saved_before_the_first_step_and_loaded_over_a_later_one(folder: Path, tmp_path: Path) -> None:
+    backend, batch = started(folder), batch_of(rows(4), 4)
+    backend.save_state(tmp_path)
+    first = backend.step(batch)
+    backend.load_state(tmp_path)
+    assert backend.step(batch) == first
+    assert {file.name for file in tmp_path.iterdir()} == {"state.safetensors", "step.json"}
+
+
+def test_the_base_in_bfloat16_keeps_adapter_and_optimizer_in_float32(folder: Path) -> None:
+    backend, batch = started(folder, dtype="bfloat16"), batch_of(rows(4), 4)
+    reference = started(folder).evaluate(batch).loss
+    assert backend.evaluate(batch).loss == pytest.approx(reference, rel=0.02)
+    assert backend.step(batch).loss != reference
+    assert {array.dtype for array in backend._arrays.values()} == {torch.float32}
+    assert {backend._optimizer.state[array]["exp_avg"].dtype for array in backend._arrays.values()} == {torch.float32}
+    assert next(parameter for name, parameter in backend._base.named_parameters() if "lora_" not in name).dtype == torch.bfloat16
+
+
+def export(backend: TorchBackend, folder: Path, target: Path) -> dict[str, FloatArray]:
+    arrays = backend.export_adapter()
+    modules = hf_module_names(expand_targets(read_architecture(folder), backend._setup.lora.targets))
+    write_adapter(target, arrays, rank=4, alpha=8.0, dropout=0.0, base_model="random", modules=modules)
+    return arrays
+
+
+def test_peft_loads_the_exported_adapter_as_the_trained_model(folder: Path, tmp_path: Path) -> None:
+    backend, batch = started(folder), batch_of(rows(4), 4)
+    for _ in range(3):
+        backend.step(batch)
+    arrays = export(backend, folder, tmp_path / "adapter")
+    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokens = torch.from_numpy(rows(1)[0].tokens).long()[None]
+    with torch.inference_mode():
+        untrained = base(input_ids=tokens).logits
+        loaded = PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
+        assert len([name for name, _ in loaded.named_parameters() if "lora_" in name]) == len(arrays)
+        served = loaded(input_ids=tokens).logits
+        backend._base.eval()
+        trained = logits(
+            backend._base,
+            backend._architecture,
+            hidden_states(backend._base, backend._architecture, tokens, torch.arange(tokens.shape[1])[None], torch.ones_like(tokens)),
+        )
+    assert (served - trained).abs().max() < 1e-4
+    assert (served - untrained).abs().max() > 0.1
