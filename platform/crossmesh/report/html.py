@@ -126,7 +126,7 @@ def _record_text(value: Mapping[str, Any]) -> str:
 
 
 def readable_json(value: Any, indent: str = "") -> str:
-    """Return JSON in which whatever fits on a line stands on one line."""
+    """Return JSON in which whatever fits on a line stands on one line, and long lists of plain values fill their lines."""
     short = json.dumps(value, ensure_ascii=False, sort_keys=True)
     if len(indent) + len(short) <= _LONGEST_LINE or not isinstance(value, Mapping | list | tuple) or not value:
         return short
@@ -137,5 +137,18 @@ def readable_json(value: Any, indent: str = "") -> str:
     else:
         parts = [readable_json(item, inner) for item in value]
         opening, closing = "[", "]"
+        if not any(isinstance(item, Mapping | list | tuple) for item in value):
+            parts = _filled(parts, _LONGEST_LINE - len(inner))
     body = f",\n{inner}".join(parts)
     return f"{opening}\n{inner}{body}\n{indent}{closing}"
+
+
+def _filled(parts: list[str], width: int) -> list[str]:
+    """Join neighbours with commas as long as a line has room."""
+    lines = [parts[0]]
+    for part in parts[1:]:
+        if len(lines[-1]) + len(part) + 3 <= width:
+            lines[-1] += f", {part}"
+        else:
+            lines.append(part)
+    return lines
