@@ -1,17 +1,52 @@
-"""x."""
+"""Fine-tune one adapter: `python jobs/finetune.py experiment=demo backend=jax`."""
+
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
-from crossmesh.spec.compose import Job, run_job
+
+from crossmesh.cluster import ray_session
+from crossmesh.console import Console
+from crossmesh.spec.compose import Job, JobKeys, run_job
+from crossmesh.sweep.trial import fetch, prepare, run_trial
+from crossmesh.track.tracker import Tracker
+
 
 @dataclass(frozen=True)
-class Finetune:
-    force: bool = False
-    output: str = "table"
+class FinetuneKeys(JobKeys):
+    """The job's own keys."""
 
-def run(job: Job[Finetune]) -> None:
-    print(job)
+    force: bool = False
+    """Train again although this trial is done."""
+
+
+def run(job: Job[FinetuneKeys]) -> None:
+    """Fetch the base, prepare the data, train, and say where the adapter is."""
+    spec, console = job.spec, Console()
+    tracker = Tracker(spec.tracking, spec.storage)
+    with ray_session(spec.storage):
+        with console.stage(f"model: {spec.model.weights}"):
+            model = fetch(spec)
+        with console.stage(f"data: {spec.data.source}"):
+            prepared = prepare(spec, model)
+        with console.stage(f"train: {spec.backend_name}") as stage:
+            trial = run_trial(spec, prepared, tracker, stage.hear, force=job.keys.force)
+    console.result(
+        f"{spec.name}: {spec.backend_name}",
+        {
+            "adapter": str(trial.result.adapter_folder),
+            "final_loss": trial.result.final_loss,
+            "tokens_per_s": trial.result.tokens_per_s,
+            "seconds": trial.result.seconds,
+            "science_fingerprint": prepared.science.digest,
+            "system_fingerprint": prepared.system.digest,
+            "run_id": trial.run_id,
+            "already_done": trial.skipped,
+        },
+        job.keys.output,
+    )
+
 
 if __name__ == "__main__":
-    run_job("finetune", Finetune, run, Path(__file__).resolve().parents[1] / "conf")
+    run_job("finetune", FinetuneKeys, run, Path(__file__).resolve().parents[1] / "conf")

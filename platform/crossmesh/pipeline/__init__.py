@@ -1,0 +1,1 @@
+"""The stages of an experiment in order (train, serve, evaluate, report), each skipped when it is already done."""

@@ -53,6 +53,13 @@ def server_key(serve: ServeSpec, storage: Path, environ: Mapping[str, str] = os.
     return key
 
 
+def key_source(serve: ServeSpec, storage: Path, environ: Mapping[str, str] = os.environ) -> str:
+    """Say where `server_key` takes the key from, for a person who needs it; never the key itself."""
+    if serve.allow_anonymous:
+        return "none is asked for"
+    return f"in ${serve.api_key_env}" if serve.api_key_env in environ else f"in {storage / 'secrets' / 'api_key'}"
+
+
 def _checked(key: str, source: str) -> str:
     if len(key) < _SHORTEST_KEY or not key.isascii() or any(character.isspace() for character in key):
         raise InputError(f"The API key in {source} is not usable. Allowed: {_SHORTEST_KEY} or more ASCII characters without spaces.")

@@ -18,13 +18,25 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
 
-from crossmesh.errors import CrossmeshError, InputError, nearest
+from crossmesh.errors import CrossmeshError, InputError, nearest, require_choice
 from crossmesh.spec.experiment import ExperimentSpec
 
 Keys = TypeVar("Keys")
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
+
+
+@dataclass(frozen=True)
+class JobKeys:
+    """Keys that every job has; a job's own dataclass adds to them."""
+
+    output: str = "table"
+    """`table` for a person; `json` makes the last line of stdout one JSON object with the result."""
+
+    def __post_init__(self) -> None:
+        """Check the form."""
+        require_choice("output", self.output, ("table", "json"))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text
 from crossmesh.spec.experiment import StorageSpec, TrackingSpec
 from crossmesh.track.client import TrackingError, open_client, store_lock, tracking_place, translated
@@ -26,6 +27,7 @@ TAG_KIND = "crossmesh.kind"
 TAG_IDENTITY = "crossmesh.identity"
 TAG_SCIENCE = "crossmesh.science"
 TAG_SYSTEM = "crossmesh.system"
+UI_PORT = 5000
 STATUSES = ("FINISHED", "FAILED", "KILLED")
 _TAG_PARENT = "mlflow.parentRunId"
 _TAG_COMMIT = "mlflow.source.git.commit"
@@ -69,10 +71,14 @@ class Tracker:
     @property
     def ui_command(self) -> str:
         """What to type, or where to look, to see the runs."""
+        return self.uri if self._place.artifacts is None else shlex.join(self.ui_arguments(UI_PORT))
+
+    def ui_arguments(self, port: int) -> list[str]:
+        """Return the program and arguments of an MLflow UI on 127.0.0.1. Raises `InputError` when the store is a server with its own."""
         if self._place.artifacts is None:
-            return self.uri
-        command = [sys.executable, "-m", "mlflow", "ui", "--host", "127.0.0.1", "--port", "5000", "--backend-store-uri", self.uri]
-        return shlex.join(command)
+            raise InputError(f"tracking.uri={self.uri!r} is a server with a UI of its own: open it in a browser.")
+        where = ["--host", "127.0.0.1", "--port", str(port), "--backend-store-uri", self.uri]
+        return [sys.executable, "-m", "mlflow", "ui", *where]
 
     def experiment(self) -> str:
         """Return the id of the experiment `tracking.experiment`, made on first use."""

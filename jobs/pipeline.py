@@ -1,0 +1,61 @@
+"""Train on each backend, serve, evaluate and compare: `python jobs/pipeline.py experiment=demo`."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
+
+from rich.console import Console as RichConsole
+
+from crossmesh.cluster import ray_session
+from crossmesh.console import Console
+from crossmesh.errors import require, require_choice
+from crossmesh.pipeline.experiment import run_experiment
+from crossmesh.report.tables import print_report
+from crossmesh.report.write import compare_results, report_json
+from crossmesh.spec.compose import Job, JobKeys, run_job
+from crossmesh.spec.experiment import BACKENDS
+from crossmesh.track.tracker import Tracker
+
+
+@dataclass(frozen=True)
+class PipelineKeys(JobKeys):
+    """The job's own keys."""
+
+    backends: tuple[str, ...] = BACKENDS
+    """Backends to train on, in the order they are shown."""
+    folder: str = "outputs"
+    """The report goes to a folder of the experiment's name in it; relative to where the job is started."""
+    force: bool = False
+    """Do every stage again."""
+
+    def __post_init__(self) -> None:
+        """Check the backends."""
+        super().__post_init__()
+        object.__setattr__(self, "backends", tuple(self.backends))
+        require(bool(self.backends), "backends", list(self.backends), f"one or more of {', '.join(BACKENDS)}")
+        for backend in self.backends:
+            require_choice("backends", backend, BACKENDS)
+
+
+def run(job: Job[PipelineKeys]) -> None:
+    """Run the experiment and print its table."""
+    spec, keys, console = job.spec, job.keys, Console()
+    tracker = Tracker(spec.tracking, spec.storage)
+    output = Path(keys.folder).absolute() / spec.name
+    command = " ".join(["python jobs/pipeline.py", *sys.argv[1:]])
+    with ray_session(spec.storage):
+        outcome = run_experiment(spec, keys.backends, tracker, console, output, command, force=keys.force)
+    comparison = compare_results(outcome.results)
+    console.finish(
+        lambda: print_report(outcome.results, comparison, RichConsole(highlight=False)),
+        report_json(outcome.results, comparison) | {"report": str(outcome.report)},
+        keys.output,
+    )
+    console.say(f"report: {outcome.report}")
+    console.say(f"runs in MLflow: {tracker.ui_command}")
+
+
+if __name__ == "__main__":
+    run_job("pipeline", PipelineKeys, run, Path(__file__).resolve().parents[1] / "conf")

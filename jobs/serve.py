@@ -1,0 +1,27 @@
+"""Serve a base model and PEFT adapters until Ctrl-C: `python jobs/serve.py serve.adapters=[mine:/path/to/adapter]`."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
+
+from crossmesh.cluster import ray_session
+from crossmesh.console import Console
+from crossmesh.pipeline.serving import serve_until_interrupted
+from crossmesh.spec.compose import Job, JobKeys, run_job
+
+
+@dataclass(frozen=True)
+class ServeKeys(JobKeys):
+    """The job's own keys."""
+
+
+def run(job: Job[ServeKeys]) -> None:
+    """Start the server, say where it is, and wait."""
+    with ray_session(job.spec.storage):
+        serve_until_interrupted(job.spec, Console(), job.keys.output)
+
+
+if __name__ == "__main__":
+    run_job("serve", ServeKeys, run, Path(__file__).resolve().parents[1] / "conf")

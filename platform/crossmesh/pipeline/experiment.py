@@ -1,0 +1,96 @@
+"""An experiment from end to end: one spec trained on each backend, served together, evaluated, compared.
+
+Every stage is found done when it is; interrupted at any point, the next call continues. Stages are Ray work on a session that the
+caller opened (`cluster.ray_session`).
+"""
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from crossmesh.console import Console
+from crossmesh.files import canonical_json, digest_text, read_json, write_json
+from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, evaluate_models
+from crossmesh.report.variants import Results, RunRecord, TrainingSummary, Variant, scores_of
+from crossmesh.report.write import write_report
+from crossmesh.spec.experiment import BackendSpec, ExperimentSpec
+from crossmesh.sweep.trial import Trial, fetch, prepare, run_trial
+from crossmesh.track.tracker import Tracker
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished experiment left."""
+
+    results: Results
+    report: Path
+    """The HTML; `report.json` lies beside it."""
+
+
+def run_experiment(
+    spec: ExperimentSpec, backends: tuple[str, ...], tracker: Tracker, console: Console, output: Path, command: str, *, force: bool = False
+) -> Outcome:
+    """Train `spec` on every backend, evaluate them beside the base, and write the report into `output`.
+
+    Args:
+        spec: the experiment; its own backend choice is replaced by each of `backends`.
+        backends: `torch`, `jax`, in the order they are shown.
+        tracker: where runs are tracked; there is one parent run for the experiment and one child for each stage.
+        console: shows stages and progress.
+        output: folder of the report.
+        command: what to type to get the results again, shown in the report.
+        force: do every stage again.
+    """
+    with console.stage(f"model: {spec.model.weights}") as stage:
+        model = fetch(spec)
+        stage.say(f"{model.path}")
+    specs = {backend: replace(spec, backend=BackendSpec(backend)) for backend in backends}
+    with console.stage(f"data: {spec.data.source}") as stage:
+        prepared = {backend: prepare(own, model) for backend, own in specs.items()}
+        lengths = next(iter(prepared.values())).lengths
+        stage.say(f"{lengths.count} rows, {lengths.mean:.0f} tokens in the mean, {lengths.longest} at most")
+    identity = digest_text(canonical_json([*[one.identity for one in prepared.values()], asdict(spec.eval), asdict(spec.serve)]))
+    parent = _parent_run(spec, tracker, identity)
+    status = "FAILED"
+    try:
+        trials = {}
+        for backend, own in specs.items():
+            with console.stage(f"train: {backend}") as stage:
+                trials[backend] = run_trial(own, prepared[backend], tracker, stage.hear, parent=parent, force=force)
+                stage.say("already done" if trials[backend].skipped else f"final loss {trials[backend].result.final_loss:.4f}")
+        adapters = tuple(Adapter(backend, trial.result.adapter_folder, trial.result.adapter_digest) for backend, trial in trials.items())
+        evaluations = evaluate_models(spec, model, adapters, tracker, console, parent, force=force)
+        results = Results(spec.name, _variants(trials, evaluations), command, tracker.ui_command)
+        report = write_report(results, output)
+        tracker.artifact_file(parent, report, "report")
+        tracker.artifact_file(parent, report.with_suffix(".json"), "report")
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        tracker.finish(parent, status)
+    return Outcome(results, report)
+
+
+def _parent_run(spec: ExperimentSpec, tracker: Tracker, identity: str) -> str:
+    """The experiment's own MLflow run, started now or by an earlier call."""
+    file = spec.storage.path / "experiments" / f"{identity[:16]}.json"
+    if file.is_file():
+        run_id: str = read_json(file)["run_id"]
+        tracker.resume(run_id)
+        return run_id
+    run_id = tracker.start(spec.name, "experiment", identity=identity, params=spec)
+    write_json(file, {"run_id": run_id})
+    return run_id
+
+
+def _variants(trials: dict[str, Trial], evaluations: dict[str, Evaluation]) -> tuple[Variant, ...]:
+    base = evaluations[BASE]
+    found = [Variant(BASE, None, RunRecord(BASE, evaluation=base.record), scores_of(base.result), run_id=base.run_id)]
+    for backend, trial in trials.items():
+        own, result = evaluations[backend], trial.result
+        record = RunRecord(backend, trial.prepared.science.contents, trial.prepared.system.contents, trial.provenance, own.record)
+        training = TrainingSummary(result.losses, result.final_loss, result.tokens_per_s, result.seconds, result.tokens, result.loss_tokens)
+        size = (result.adapter_folder / "adapter_model.safetensors").stat().st_size
+        found.append(Variant(backend, backend, record, scores_of(own.result), training, size, trial.run_id))
+    return tuple(found)

@@ -1,0 +1,162 @@
+"""One trial: a spec's fine-tuning from base weights to a PEFT adapter, tracked in MLflow, resumable, done at most once.
+
+`prepare` says what the trial is (its records and identity) without a framework; `run_trial` does it, or finds it done. Where it runs
+and how it steps is `train/`.
+"""
+
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from crossmesh.cluster import call_worker
+from crossmesh.data.chat import ChatTokenizer
+from crossmesh.data.lengths import LengthStatistics
+from crossmesh.data.order import step_rows
+from crossmesh.data.sources import Dataset, load_rows
+from crossmesh.files import read_json, write_json
+from crossmesh.models.families import read_architecture
+from crossmesh.models.targets import expand_targets, hf_module_names
+from crossmesh.models.weights import ModelFolder, fetch_model
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.fingerprint import Record, ScienceFacts, science_record, system_record, trial_identity
+from crossmesh.track.provenance import gather_provenance
+from crossmesh.track.tracker import Tracker
+from crossmesh.train.events import Event, OnEvent, StepEvent
+from crossmesh.train.launch import TrainResult, train
+
+_RUN_FILE = "run.json"
+_PROVENANCE_FILE = "provenance.json"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a trial is, before anything is computed."""
+
+    model: ModelFolder
+    science: Record
+    system: Record
+    lengths: LengthStatistics
+    dropped_long: int
+    dropped_empty: int
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 over science and system."""
+        return trial_identity(self.science, self.system)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A finished trial."""
+
+    prepared: Prepared
+    folder: Path
+    run_id: str
+    """MLflow run."""
+    provenance: dict[str, Any]
+    """Of the process that trained it."""
+    result: TrainResult
+    skipped: bool
+    """Whether it was found done."""
+
+
+def cache_folder(spec: ExperimentSpec) -> Path:
+    """Models, data and compiled programs that any trial may use again."""
+    return spec.storage.path / "cache"
+
+
+def fetch(spec: ExperimentSpec) -> ModelFolder:
+    """Make the base model a local folder, in a training worker: some sources need torch once."""
+    return call_worker("train/torch", spec.hardware.slice.device, fetch_model, spec.model, cache_folder(spec))
+
+
+def read_data(spec: ExperimentSpec, model: ModelFolder) -> Dataset:
+    """Tokenize the training rows with the model's own tokenizer and template."""
+    return load_rows(spec.data, ChatTokenizer(model.path), cache_folder(spec))
+
+
+def prepare(spec: ExperimentSpec, model: ModelFolder) -> Prepared:
+    """Work out the records of the trial that `spec` describes. Raises `InputError` for data or targets that cannot be."""
+    data = read_data(spec, model)
+    steps = step_rows(len(data.rows), spec.batch.size, spec.optim.steps, spec.data.seed)
+    facts = ScienceFacts(
+        weights_digest=model.weights_digest,
+        tokenizer_digest=model.tokenizer_digest,
+        template_digest=model.template_digest,
+        data_digest=data.digest,
+        modules=hf_module_names(expand_targets(read_architecture(model.path), spec.lora.targets)),
+        step_rows=tuple(tuple(data.rows[index].id for index in step) for step in steps),
+    )
+    return Prepared(model, science_record(spec, facts), system_record(spec), data.lengths, data.dropped_long, data.dropped_empty)
+
+
+def run_trial(
+    spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, on_event: OnEvent, *, parent: str | None = None, force: bool = False
+) -> Trial:
+    """Train, or return the trial that is already FINISHED; an interrupted one continues under its own MLflow run.
+
+    Args:
+        spec: the experiment; its backend is the trial's.
+        prepared: `prepare`'s answer for this spec.
+        tracker: where the run is tracked.
+        on_event: hears of stages and steps.
+        parent: MLflow run to put a new run under.
+        force: forget what was done and train again, as a new run.
+    """
+    folder = spec.storage.path / "trials" / prepared.identity[:16]
+    if force and folder.exists():
+        shutil.rmtree(folder)
+    finished = tracker.find(prepared.identity)
+    if finished and (folder / _RUN_FILE).is_file():
+        # With its result on disk `train` returns at once.
+        return _trial(prepared, folder, finished.run_id, train(spec, prepared.model, folder, on_event), skipped=True)
+    run_id = _open_run(spec, prepared, tracker, folder, parent)
+    status = "FAILED"
+    try:
+        with tracker.system_metrics(run_id):
+            result = train(spec, prepared.model, folder, _tracked(tracker, run_id, on_event))
+        tracker.artifact_folder(run_id, result.adapter_folder, "adapter")
+        tracker.metrics(run_id, {"train/final_loss": result.final_loss, "train/tokens_per_s_steady": result.tokens_per_s}, spec.optim.steps)
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        tracker.finish(run_id, status)
+    return _trial(prepared, folder, run_id, result, skipped=False)
+
+
+def _open_run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder: Path, parent: str | None) -> str:
+    """Return the trial's own MLflow run, started now or at an earlier attempt."""
+    if (folder / _RUN_FILE).is_file():
+        run_id: str = read_json(folder / _RUN_FILE)["run_id"]
+        tracker.resume(run_id)
+        return run_id
+    provenance = gather_provenance()
+    run_id = tracker.start(spec.backend_name, "train", parent=parent, identity=prepared.identity, params=spec)
+    tracker.records(run_id, prepared.science.contents, prepared.system.contents)
+    tracker.provenance(run_id, provenance)
+    tracker.artifact_json(run_id, "records/spec.json", asdict(spec))
+    write_json(folder / _PROVENANCE_FILE, provenance.record())
+    write_json(folder / _RUN_FILE, {"run_id": run_id})
+    return run_id
+
+
+def _tracked(tracker: Tracker, run_id: str, on_event: OnEvent) -> OnEvent:
+    def heard(event: Event) -> None:
+        if isinstance(event, StepEvent):
+            values = {
+                "train/loss": event.loss,
+                "train/grad_norm": event.grad_norm,
+                "train/learning_rate": event.learning_rate,
+                "train/tokens_per_s": event.tokens_per_s,
+            }
+            tracker.metrics(run_id, values, event.step)
+        on_event(event)
+
+    return heard
+
+
+def _trial(prepared: Prepared, folder: Path, run_id: str, result: TrainResult, *, skipped: bool) -> Trial:
+    return Trial(prepared, folder, run_id, read_json(folder / _PROVENANCE_FILE), result, skipped)
