@@ -32,12 +32,12 @@ def download_hub(location: str) -> Path:
     Raises `InputError` when there is no such model or revision, when it is gated, or when offline mode lacks it.
     """
     from huggingface_hub import snapshot_download  # Reads HF_* variables when imported: on use, in the process that uses it.
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, HTTPError  # HTTPError: of whichever client the hub uses
 
     name, _, revision = location.partition("@")
     try:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=list(WANTED), ignore_patterns=["*/*"]))
-    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError) as error:
+    except (HFValidationError, HTTPError, OSError) as error:
         raise InputError(
             f"model.weights='hf://{location}' could not be fetched: {_first_line(error)} "
             "Allowed: hf://owner/name or hf://owner/name@revision. Check the name, set HF_TOKEN for a gated model, "
