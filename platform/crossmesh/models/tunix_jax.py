@@ -7,7 +7,6 @@ Hugging Face model; every such point says so. Importing this module imports Tuni
 
 import functools
 import inspect
-import re
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -20,7 +19,6 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-import qwix
 from flax import nnx
 from safetensors import safe_open
 from tunix.models.gemma4 import model as gemma4
@@ -29,6 +27,7 @@ from tunix.models.llama3 import model as llama3
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import AXES, MeshShape
 from crossmesh.models.families import Architecture
+from crossmesh.models.lora_jax import adapt
 from crossmesh.models.targets import Target, Weight, all_weights
 from crossmesh.spec.experiment import LoraSpec
 
@@ -62,22 +61,11 @@ def build(architecture: Architecture, dtype: str, lora: LoraSpec | None = None, 
 
     Raises `InputError` for what Tunix does not compute as the Hugging Face model does.
     """
-
-    def make() -> Any:
-        model = _FAMILIES[architecture.family](architecture, dtype)
-        if lora is None:
-            return model
-        # One rule that names exactly the concrete modules of the table, so that no pattern can match more or fewer of them.
-        paths = "|".join(re.escape("/".join(map(str, target.weight.tunix))) for target in targets)
-        provider = _LoraProvider(module_path=paths, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout)
-        # Qwix runs the model once to find its weights; two tokens, because one takes Tunix's decoding path.
-        tokens = jnp.zeros((1, 2), jnp.int32)
-        mask = jnp.ones((1, 2, 2), jnp.bool_)
-        rngs = nnx.Rngs(params=0, dropout=0)
-        return qwix.apply_lora_to_model(model, provider, tokens, tokens, None, mask, rngs=rngs)
-
-    graph, adapter, base = nnx.split(nnx.eval_shape(make), nnx.LoRAParam, ...)
-    return Structure(architecture, graph, _as_dtype(adapter, jnp.float32), _as_dtype(base, _DTYPES[dtype]))
+    model = nnx.eval_shape(lambda: _FAMILIES[architecture.family](architecture, dtype))
+    if lora is not None:
+        model = adapt(model, lora, targets)
+    graph, adapter, base = nnx.split(model, nnx.LoRAParam, ...)
+    return Structure(architecture, graph, adapter, _as_dtype(base, _DTYPES[dtype]))
 
 
 def load_base(structure: Structure, folder: Path, dtype: str, mesh: Any) -> Any:
@@ -107,7 +95,9 @@ def put_lora(structure: Structure, arrays: Mapping[tuple[str | int, ...], npt.ND
     given = {path: array.shape for path, array in arrays.items()}
     if shapes != given:
         raise AssertionError(f"Qwix made other LoRA arrays than the table says: {sorted(map(str, shapes.items() ^ given.items()))}")
-    return nnx.from_flat_state({path: abstract[path].replace(jax.device_put(arrays[path], shardings[path].get_value())) for path in abstract})
+    return nnx.from_flat_state(
+        {path: abstract[path].replace(jax.device_put(arrays[path], shardings[path].get_value())) for path in abstract}
+    )
 
 
 def take_lora(lora: Any) -> dict[tuple[str | int, ...], npt.NDArray[np.float32]]:
@@ -170,23 +160,15 @@ def _read(folder: Path, architecture: Architecture) -> Iterator[tuple[Weight, np
         if missing := expected - set(where):
             raise InputError(f"{folder} lacks {len(missing)} tensors of a {architecture.family} model, e.g. {min(missing)}.")
         if unknown := {name for name in where if name.startswith(architecture.prefix)} - expected:
-            raise InputError(f"{folder} has {len(unknown)} tensors that the JAX backend does not compute, e.g. {min(unknown)}. Use backend=torch.")
+            raise InputError(
+                f"{folder} has {len(unknown)} tensors that the JAX backend does not compute, e.g. {min(unknown)}. Use backend=torch."
+            )
         for weight in weights:
             array = where[weight.hf_name].get_tensor(weight.hf_name)
             if array.shape != weight.hf_shape:
                 raise InputError(f"{folder}: {weight.hf_name} has shape {array.shape}, config.json says {weight.hf_shape}.")
             split = array.reshape(weight.out_shape + weight.in_shape)
             yield weight, np.ascontiguousarray(split.transpose(weight.axes) if weight.axes else split)
-
-
-class _LoraProvider(qwix.LoraProvider):  # type: ignore[misc]
-    """Qwix's LoRA, with the result in the precision of the base as PEFT has it: float32 A and B would widen bfloat16 activations."""
-
-    def dot_general(self, lhs: Any, rhs: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().dot_general(lhs, rhs, *args, **kwargs).astype(jnp.result_type(lhs, rhs))
-
-    def einsum(self, einsum_str: str, *operands: Any, **kwargs: Any) -> Any:
-        return super().einsum(einsum_str, *operands, **kwargs).astype(jnp.result_type(*operands))
 
 
 class _KeyValue(nnx.Module):  # type: ignore[misc]
@@ -283,7 +265,9 @@ def _llama(architecture: Architecture, dtype: str) -> Any:
 def _gemma4(architecture: Architecture, dtype: str) -> Any:
     """Tunix's Gemma 4 with K and V apart, hidden states as output."""
     if not architecture.tied:
-        raise InputError("This Gemma 4 has tie_word_embeddings=false, which the JAX backend (Tunix 0.1.7) does not compute. Use backend=torch.")
+        raise InputError(
+            "This Gemma 4 has tie_word_embeddings=false, which the JAX backend (Tunix 0.1.7) does not compute. Use backend=torch."
+        )
     if architecture.norm_epsilon != _GEMMA4_NORM_EPSILON:
         raise InputError(
             f"This Gemma 4 has rms_norm_eps={architecture.norm_epsilon}; the JAX backend (Tunix 0.1.7) computes with "
@@ -304,7 +288,8 @@ def _gemma4(architecture: Architecture, dtype: str) -> Any:
         global_key_size=whole.head_dim,
         k_eq_v_global=whole.shared_kv,
         attention_pattern=tuple(
-            gemma4.AttentionType.GLOBAL if layer.attention == "global" else gemma4.AttentionType.LOCAL_SLIDING for layer in architecture.layers
+            gemma4.AttentionType.GLOBAL if layer.attention == "global" else gemma4.AttentionType.LOCAL_SLIDING
+            for layer in architecture.layers
         ),
         global_rope_proportion=whole.rope.fraction,
         local_rope_proportion=sliding.rope.fraction,

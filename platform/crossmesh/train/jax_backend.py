@@ -6,6 +6,7 @@ are scanned. It has no loop over steps and decides nothing about files beyond it
 
 import functools
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 import optax
-from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from safetensors.numpy import load_file, save_file
 
@@ -86,11 +86,15 @@ class JaxBackend:
         arrays = load_file(folder / _STATE_FILE)
         try:
             lora, mu, nu = (
-                to_qwix({name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")}, self._targets)
+                to_qwix(
+                    {name.removeprefix(f"{part}."): array for name, array in arrays.items() if name.startswith(f"{part}.")}, self._targets
+                )
                 for part in ("lora", "mu", "nu")
             )
         except ValueError as error:
-            raise InputError(f"{folder} holds the state of another adapter: {error}. Start anew, or give the spec it was trained with.") from error
+            raise InputError(
+                f"{folder} holds the state of another adapter: {error}. Start anew, or give the spec it was trained with."
+            ) from error
         self._lora = tunix_jax.put_lora(self._structure, lora, self._mesh)
         self._moments = self._optimizer_state(mu, nu, int(arrays["count"]))
         self._step_count = int(arrays["step"])
@@ -119,7 +123,9 @@ class JaxBackend:
         rows = _LOSS_ROWS_CPU if jax.default_backend() == "cpu" else _LOSS_ROWS_ACCELERATOR
         trained = functools.partial(_micro_nll, structure, rows, bool(setup.lora.dropout))
         # Dropout is part of the graph that Qwix made: evaluation has a graph without it.
-        plain = tunix_jax.build(structure.architecture, setup.model.dtype, _without_dropout(setup), self._targets)
+        plain = structure
+        if setup.lora.dropout:
+            plain = tunix_jax.build(structure.architecture, setup.model.dtype, replace(setup.lora, dropout=0.0), self._targets)
         measured = functools.partial(_micro_nll, plain, rows, False)
         layout = functools.partial(jax.tree.map, lambda array: array.sharding)
         scalar = NamedSharding(self._mesh, PartitionSpec())
@@ -129,12 +135,6 @@ class JaxBackend:
             out_shardings=(layout(self._lora), layout(self._moments), scalar, scalar),
         )
         self._take_loss = jax.jit(functools.partial(_mean_nll, measured), out_shardings=scalar)
-
-
-def _without_dropout(setup: TrainingSetup) -> Any:
-    from dataclasses import replace
-
-    return replace(setup.lora, dropout=0.0)
 
 
 def _micro_nll(structure: tunix_jax.Structure, rows: int, dropout: bool, lora: Any, base: Any, micro: Mapping[str, Any], key: Any) -> Any:
