@@ -1,0 +1,88 @@
+"""Every job answers --help and --cfg, ends bad input with exit code 2 and one message, and imports no framework."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").glob("*.py"))
+FRAMEWORKS = {"jax", "torch", "vllm", "transformers", "tensorflow", "flax"}
+
+# One interpreter runs all jobs: starting one costs more than what is tested.
+RUN_ALL = """
+import contextlib, io, json, runpy, sys
+from hydra.core.global_hydra import GlobalHydra
+
+def call(path, *arguments):
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    sys.argv = [path, *arguments]
+    GlobalHydra.instance().clear()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as ended:
+            code = ended.code or 0
+    return {"code": code, "out": out.getvalue(), "err": err.getvalue()}
+
+answers = {}
+for path in sys.argv[1:]:
+    answers[path] = {
+        "help": call(path, "--help"),
+        "cfg": call(path, "--cfg", "job"),
+        "typo": call(path, "batch.micr=3"),
+        "output": call(path, "output=yaml"),
+    }
+answers["modules"] = sorted({name.partition(".")[0] for name in sys.modules})
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(clean_environment):
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_ALL, *map(str, JOBS)], capture_output=True, text=True, env=clean_environment, timeout=300, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.stem)
+def test_help_names_the_job_its_groups_and_its_keys(job, answers):
+    shown = answers[str(job)]["help"]
+    assert shown["code"] == 0
+    assert f"crossmesh: {job.stem}" in shown["out"]
+    assert "model: gemma4_31b, smollm2_135m" in shown["out"]
+    assert "learning_rate: 0.001" in shown["out"]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.stem)
+def test_cfg_prints_what_would_run(job, answers):
+    shown = answers[str(job)]["cfg"]
+    assert shown["code"] == 0
+    assert "family: llama" in shown["out"]
+    assert "output: table" in shown["out"]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.stem)
+def test_a_typo_exits_2_with_one_line_that_names_the_right_key(job, answers):
+    shown = answers[str(job)]["typo"]
+    assert shown["code"] == 2
+    assert shown["err"].count("\n") == 1
+    assert "batch.micr=3" in shown["err"]
+    assert "Did you mean batch.micro?" in shown["err"]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.stem)
+def test_the_jobs_own_keys_are_checked(job, answers):
+    shown = answers[str(job)]["output"]
+    assert shown["code"] == 2
+    assert "output='yaml'" in shown["err"]
+
+
+def test_jobs_import_no_framework(answers):
+    assert not FRAMEWORKS & set(answers["modules"])
+
+
+def test_jobs_are_short():
+    assert {job.stem: lines for job in JOBS if (lines := len(job.read_text().splitlines())) > 80} == {}
