@@ -14,6 +14,7 @@ import pytest
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
+from crossmesh.errors import InputError
 from crossmesh.models.families import read_architecture
 from crossmesh.models.weights import ModelFolder, fetch_model
 from crossmesh.spec.experiment import ModelSpec
@@ -69,6 +70,35 @@ def test_it_still_knows_what_it_knew(smollm2: ModelFolder) -> None:
     prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_dict=True, return_tensors="pt")
     answer = model.generate(**prompt, max_new_tokens=12, do_sample=False)[0, prompt["input_ids"].shape[1] :]
     assert "The capital of France is Paris" in tokenizer.decode(answer, skip_special_tokens=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"general.architecture": "mamba"}, "general.architecture"),
+        ({"tokenizer.ggml.pre": "llama-bpe"}, "tokenizer.ggml.pre"),
+        ({"tokenizer.chat_template": ""}, "no chat template"),
+    ],
+)
+def test_a_gguf_that_would_come_out_wrong_is_refused(tmp_path: Path, fields: dict[str, str], named: str) -> None:
+    from gguf import GGUFWriter
+
+    from crossmesh.models.gguf_torch import convert_gguf
+
+    path = tmp_path / "made.gguf"
+    known = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm", "tokenizer.chat_template": "{{ messages }}"} | fields
+    writer = GGUFWriter(path, known.pop("general.architecture", "llama"))
+    for key, value in known.items():
+        writer.add_string(key, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(InputError, match=named):
+        convert_gguf(path, tmp_path)
+    path.write_bytes(b"not a model")
+    with pytest.raises(InputError, match="no readable GGUF"):
+        convert_gguf(path, tmp_path)
 
 
 class _Hub(BaseHTTPRequestHandler):

@@ -2,6 +2,9 @@
 
 Values are drawn so that engines which disagree anywhere show it: logits are far from flat, every norm has its own scale, and the
 final norm's scales change sign so that the model does not merely repeat its input. Made with numpy alone; no framework is loaded.
+
+Their tokenizer (`tiny_tokenizer/`) is byte-level BPE of 512 tokens, merges counted on Verilog and its descriptions, so that any text
+goes through it; its chat template is ours.
 """
 
 import hashlib

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from crossmesh.adapters.initial import LoraShape, initial_lora
 from crossmesh.data.batches import PackedBatch
-from crossmesh.errors import CrossmeshError
+from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import read_json, write_text
 from crossmesh.models.families import read_architecture
 from crossmesh.models.hf_torch import hidden_states, load_base, logits
@@ -38,6 +38,9 @@ class TorchBackend:
 
     def init(self, setup: TrainingSetup) -> None:
         """Load the base, put the seed's initial LoRA values in, make the optimizer."""
+        ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+        if ranks > 1:
+            raise InputError(f"{setup.mesh} asks the torch backend for {ranks} ranks. Allowed: 1 device. Set hardware=cpu.")
         self._setup = setup
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._architecture = read_architecture(setup.model_folder)
@@ -78,7 +81,7 @@ class TorchBackend:
         setup = self._setup
         if setup.lora.dropout:
             # Dropout follows from seed and step alone, so that a resumed run draws what an uninterrupted one would.
-            torch.manual_seed((setup.lora.seed << 32) + self._step)
+            torch.manual_seed(((setup.lora.seed << 32) + self._step) % 2**63)
         self._base.train()
         self._optimizer.zero_grad(set_to_none=True)
         nll_sum = 0.0
