@@ -21,10 +21,11 @@ from safetensors.numpy import load_file, save_file
 from crossmesh.adapters.convert import to_peft, to_qwix
 from crossmesh.adapters.initial import LoraShape, initial_lora
 from crossmesh.data.batches import PackedBatch
-from crossmesh.errors import InputError
+from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.hardware.mesh import resolve_mesh
 from crossmesh.models import tunix_jax
 from crossmesh.models.families import read_architecture
+from crossmesh.models.probe import probe
 from crossmesh.models.targets import Target, expand_targets
 from crossmesh.spec.experiment import OptimSpec
 from crossmesh.train.backend import FloatArray, StepMetrics, TrainingSetup
@@ -50,6 +51,7 @@ class JaxBackend:
         self._mesh = tunix_jax.device_mesh(resolve_mesh(setup.mesh.data, setup.mesh.fsdp, setup.mesh.tp, jax.device_count()))
         self._structure = tunix_jax.build(architecture, setup.model.dtype, setup.lora, self._targets)
         self._base = tunix_jax.load_base(self._structure, setup.model_folder, setup.model.dtype, self._mesh)
+        probe(setup.model_folder, architecture, setup.model.dtype, setup.cache / "probes", self._base_logits)
         shapes = [LoraShape(target.hf, target.in_features, target.out_features) for target in self._targets]
         initial = initial_lora(shapes, setup.lora.rank, setup.lora.seed)
         self._lora = tunix_jax.put_lora(self._structure, to_qwix(initial, self._targets), self._mesh)
@@ -103,6 +105,14 @@ class JaxBackend:
         """LoRA arrays by PEFT name, float32, on the host."""
         return self._named(self._lora)
 
+    def _base_logits(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+        """Logits of the base without adapter, for the probe."""
+        plain = tunix_jax.build(self._structure.architecture, self._setup.model.dtype)
+        positions = np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape)
+        compute = jax.jit(functools.partial(tunix_jax.all_logits, plain, plain.lora))
+        with self._mesh:
+            return np.asarray(compute(self._base, tokens, positions, np.ones_like(tokens)))
+
     def _named(self, state: Any) -> dict[str, FloatArray]:
         return to_peft(tunix_jax.take_lora(state), self._targets)
 
@@ -114,6 +124,8 @@ class JaxBackend:
 
     def _put(self, batch: PackedBatch) -> dict[str, Any]:
         """Place this process's part of the batch on the mesh: sequences over data and fsdp."""
+        if not batch.loss_tokens:
+            raise CrossmeshError("A batch has no token that carries loss. Check data.max_length and that rows have assistant turns.")
         placed = NamedSharding(self._mesh, PartitionSpec(None, ("data", "fsdp"), None))
         arrays = {"tokens": batch.tokens, "loss_mask": batch.loss_mask, "positions": batch.positions, "segment_ids": batch.segment_ids}
         return {name: jax.make_array_from_process_local_data(placed, array) for name, array in arrays.items()}
@@ -167,9 +179,7 @@ def _train_step(
         (loss, gradient), _ = jax.lax.scan(accumulate, zero, (batch, keys))
     norm = optax.global_norm(gradient)
     if optim.clip_norm:
-        # torch's clip_grad_norm_, its small constant included.
-        factor = jnp.minimum(1.0, optim.clip_norm / (norm + 1e-6))
-        gradient = jax.tree.map(lambda array: array * factor, gradient)
+        gradient, _ = optax.clip_by_global_norm(optim.clip_norm).update(gradient, optax.EmptyState())
     update, moments = _optimizer(optim).update(gradient, moments, lora)
     return jax.tree.map(lambda value, change: value - rate * change, lora, update), moments, loss, norm
 
@@ -181,7 +191,7 @@ def _mean_nll(nll: Any, lora: Any, base: Any, batch: Mapping[str, Any]) -> Any:
 
 
 def _loss_tokens(batch: Mapping[str, Any]) -> Any:
-    return jnp.maximum(batch["loss_mask"][:, :, 1:].sum(dtype=jnp.float32), 1.0)
+    return batch["loss_mask"][:, :, 1:].sum(dtype=jnp.float32)
 
 
 def _optimizer(optim: OptimSpec) -> Any:

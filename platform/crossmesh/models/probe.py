@@ -1,0 +1,107 @@
+"""A model is trusted on another framework only after its logits were held against the Hugging Face reference.
+
+A wrong name, axis or rotary base loads without a word and trains to a plausible loss; logits show it at once. The reference is computed
+by transformers in a process of its own (it needs torch) and kept, as is the verdict, so that the price is paid once a model and version.
+"""
+
+import importlib.util
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.files import canonical_json, digest_text, new_folder, read_json, write_json
+from crossmesh.models.families import Architecture
+from crossmesh.models.targets import all_weights
+from crossmesh.models.weights import folder_digests
+
+LogitsOf = Callable[[npt.NDArray[np.int32]], npt.NDArray[np.float32]]
+"""Logits [B, T, vocab] of token ids [B, T], whole causal rows at positions 0, 1, ..."""
+
+LARGEST = 1_000_000_000
+"""Parameters up to which a model is probed: above, the reference takes longer and needs more memory than a check should."""
+_ROWS, _LENGTH = 2, 40
+_LIMITS = {"float32": 1e-4, "bfloat16": 0.1}
+"""Largest relative difference by compute precision. Measured: 4e-6 and 0.04 where the model is right, over 0.3 where rope is wrong."""
+_PACKAGES = ("jax", "flax", "google-tunix", "qwix")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """How far logits are from the reference."""
+
+    max_abs_diff: float
+    relative: float
+    """Root mean square of the difference over the standard deviation of the reference."""
+    top1_agreement: float
+    """Share of positions with the same most likely token."""
+
+    def passed(self, dtype: str) -> bool:
+        """Whether this is rounding in `dtype` and no more."""
+        return self.relative <= _LIMITS[dtype]
+
+
+def probe_tokens(vocab: int) -> npt.NDArray[np.int32]:
+    """The token ids [B, T] that every probe uses: fixed, and longer than a tiny model's attention window."""
+    return np.random.default_rng(0).integers(0, vocab, (_ROWS, _LENGTH)).astype(np.int32)
+
+
+def compare(logits: npt.NDArray[np.float32], reference: npt.NDArray[np.float32]) -> ProbeResult:
+    """Hold `logits` against `reference`, both [B, T, vocab]."""
+    difference = logits - reference
+    return ProbeResult(
+        max_abs_diff=float(np.abs(difference).max()),
+        relative=float(np.sqrt(np.mean(np.square(difference))) / reference.std()),
+        top1_agreement=float((logits.argmax(-1) == reference.argmax(-1)).mean()),
+    )
+
+
+def probe(folder: Path, architecture: Architecture, dtype: str, cache: Path, logits_of: LogitsOf) -> ProbeResult | None:
+    """Check `logits_of` on the model in `folder`; None where the model is too large to probe.
+
+    A verdict is kept in `cache` by weights, precision and versions, and found there the next time without computing anything. Raises
+    `CrossmeshError` when the logits differ by more than `dtype` explains, `InputError` when the reference cannot be had here.
+    """
+    if sum(int(np.prod(weight.hf_shape)) for weight in all_weights(architecture)) > LARGEST:
+        _log.warning("%s is too large for a logits probe: the JAX backend is used on trust.", folder)
+        return None
+    digest = folder_digests(folder).weights_digest
+    versions = {package: version(package) for package in _PACKAGES}
+    verdict = cache / f"{digest_text(canonical_json([digest, dtype, versions]))[:16]}.json"
+    if verdict.is_file():
+        return ProbeResult(**read_json(verdict))
+    result = compare(logits_of(probe_tokens(architecture.vocab)), reference(folder, architecture, cache, digest))
+    if not result.passed(dtype):
+        raise CrossmeshError(
+            f"The JAX model of {folder} does not compute what transformers computes: relative difference {result.relative:.2g} of the logits "
+            f"(allowed in {dtype}: {_LIMITS[dtype]:.2g}), same top token at {result.top1_agreement:.0%} of positions. Use backend=torch."
+        )
+    write_json(verdict, asdict(result))
+    return result
+
+
+def reference(folder: Path, architecture: Architecture, cache: Path, digest: str) -> npt.NDArray[np.float32]:
+    """Float32 reference logits of `probe_tokens`, from `cache` or from a process with transformers. Needs torch the first time."""
+    kept = cache / f"reference-{digest[:16]}"
+    if not kept.is_dir():
+        if importlib.util.find_spec("torch") is None:
+            raise InputError(
+                f"{folder} was never held against transformers, and this environment has no torch to do it. Train one step with "
+                f"backend=jax on a machine that has both, with the same storage.root, or copy {kept} from there."
+            )
+        with new_folder(kept) as temporary:
+            np.save(temporary / "tokens.npy", probe_tokens(architecture.vocab))
+            command = [sys.executable, "-m", "crossmesh.models.reference_torch", str(folder), str(temporary)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise CrossmeshError(f"The reference logits of {folder} could not be computed:\n{done.stderr[-2000:]}")
+    logits: npt.NDArray[np.float32] = np.load(kept / "logits.npy")
+    return logits
