@@ -31,7 +31,7 @@ VARIABLES = (
     # Read from the user.
     Variable("CROSSMESH_STORAGE", "read", "Default of storage.root: where runs, adapters, checkpoints and caches live."),
     Variable("CROSSMESH_API_KEY", "read", "Key that clients of a server must send (serve.api_key_env names another).", secret=True),
-    Variable("CROSSMESH_CONTAINER_DIGEST", "read", "Digest of the image that the job runs in; part of the provenance record."),
+    Variable("CROSSMESH_IMAGE", "read", "The container image that the job runs in, by digest; part of the provenance record."),
     Variable("CROSSMESH_TEST_DATA", "read", "Folder with the larger files of the tests; tests that need it are skipped without it."),
     Variable("CROSSMESH_PYTHON_TRAIN_JAX", "read", "Interpreter of the train/jax environment, when it is not the driver's own."),
     Variable("CROSSMESH_PYTHON_TRAIN_TORCH", "read", "Interpreter of the train/torch environment, when it is not the driver's own."),
@@ -46,6 +46,14 @@ VARIABLES = (
     Variable("HF_TOKEN", "read", "Access to gated hf:// sources.", secret=True),
     Variable("HF_HUB_OFFLINE", "both", "1: hf:// sources come from the cache only; set in serving workers, whose model is a local folder."),
     Variable("XLA_FLAGS", "read", "Flags of XLA, say --xla_force_host_platform_device_count=4 to emulate four devices on a CPU."),
+    # Set in the driver when MLflow is opened, unless the user did (`track/client.py`).
+    Variable("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "both", "3: with MLflow's own 7, a refused connection blocks for four minutes."),
+    Variable("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "both", "1 s: doubles from one retry to the next."),
+    Variable("MLFLOW_HTTP_REQUEST_TIMEOUT", "both", "30 s: a server that does not answer must not hold a run for two minutes."),
+    Variable("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "both", "true: stdout is the job's result."),
+    Variable("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "both", "false: the job shows its own progress."),
+    Variable("MLFLOW_LOGGING_LEVEL", "both", "WARNING: migrations of a fresh store are no news."),
+    Variable("MLFLOW_DISABLE_TELEMETRY", "both", "true: tracking tells nobody else."),
     # Set in every worker.
     Variable("PYTHONPATH", "set", "The folder of the running package goes first, so that workers run the code that the driver runs."),
     Variable("TOKENIZERS_PARALLELISM", "set", "false: the Rust thread pool of tokenizers can deadlock in forked processes, and warns."),
