@@ -14,6 +14,7 @@ from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.lengths import LengthStatistics
 from crossmesh.data.order import step_rows
 from crossmesh.data.sources import Dataset, load_rows
+from crossmesh.errors import CrossmeshError
 from crossmesh.files import read_json, write_json
 from crossmesh.models.families import read_architecture
 from crossmesh.models.targets import expand_targets, hf_module_names
@@ -116,6 +117,11 @@ def run_trial(
     try:
         with tracker.system_metrics(run_id):
             result = train(spec, prepared.model, folder, _tracked(tracker, run_id, on_event))
+        if result.data_digest != prepared.science.contents["data"]["digest"]:
+            raise CrossmeshError(
+                f"The data changed while {spec.name!r} was training: {spec.data.source} is not what the trial's records say. "
+                "Leave it alone and run again with force=true."
+            )
         tracker.artifact_folder(run_id, result.adapter_folder, "adapter")
         tracker.metrics(run_id, {"train/final_loss": result.final_loss, "train/tokens_per_s_steady": result.tokens_per_s}, spec.optim.steps)
         status = "FINISHED"
