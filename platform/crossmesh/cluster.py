@@ -9,10 +9,11 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +32,8 @@ _Result = TypeVar("_Result")
 
 _GRACE_S = 10.0
 """How long processes may take to end by themselves, and again after SIGTERM, before they are killed."""
+
+_CONNECT_S = 10.0
 
 _OBJECT_STORE_BYTES = 512 << 20
 """Nothing we send through Ray is large: weights and data travel as files."""
@@ -66,16 +69,36 @@ def ray_session(storage: StorageSpec) -> Iterator[Session]:
 @contextmanager
 def _existing(address: str) -> Iterator[Session]:
     """Connect to the user's cluster; leave it running."""
+    host = _answering_host(address)
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        # Ray would replace a loopback address by another one of this host, on which a loopback-only cluster does not listen.
+        with _loopback_only() if host in ("127.0.0.1", "localhost") else nullcontext():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except ConnectionError as error:
-        raise InputError(
-            f"RAY_ADDRESS={address!r}: no Ray answers there ({error}). Start it, or unset RAY_ADDRESS for a local one."
-        ) from error
+        raise _no_answer(address, error) from error
     try:
         yield Session(ray.get_runtime_context().gcs_address, False, None)
     finally:
         ray.shutdown()
+
+
+def _answering_host(address: str) -> str | None:
+    """Return the host of `address`, host:port or ray://host:port, after seeing that something listens there.
+
+    Ray itself would try for a quarter of an hour. Other forms (`auto`) name no host: None.
+    """
+    host, separator, port = address.removeprefix("ray://").rpartition(":")
+    if not separator or not port.isdigit():
+        return None
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+    except OSError as error:
+        raise _no_answer(address, error) from error
+    return host
+
+
+def _no_answer(address: str, error: OSError) -> InputError:
+    return InputError(f"RAY_ADDRESS={address!r}: no Ray answers there ({error}). Start it, or unset RAY_ADDRESS for a local one.")
 
 
 @contextmanager
@@ -85,16 +108,7 @@ def _local(storage: StorageSpec) -> Iterator[Session]:
     folder = Path(tempfile.mkdtemp(prefix="cm-", dir="/tmp"))  # Unix sockets in it must stay under 108 characters.
     try:
         with _loopback_only(), _variables({"RAY_TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0"}):
-            logging.getLogger("ray").setLevel(logging.ERROR)  # Before init: it announces, as a warning, that authentication is on.
-            ray.init(
-                address="local",
-                num_cpus=max(2, len(os.sched_getaffinity(0))),  # A worker that takes one still leaves one for its helpers.
-                include_dashboard=False,
-                object_store_memory=_OBJECT_STORE_BYTES,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _node_ip_address="127.0.0.1",
-            )
+            _start(folder)
             yield Session(ray.get_runtime_context().gcs_address, True, folder)
     except (CrossmeshError, KeyboardInterrupt):
         raise
@@ -162,10 +176,10 @@ def processes_of(folder: Path) -> list[int]:
     return found
 
 
-def end_processes(folder: Path) -> None:
-    """Wait for the processes of the cluster in `folder` to end; ask, then kill, those that do not."""
-    for ask in (None, signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + _GRACE_S
+def end_processes(folder: Path, grace_s: float = _GRACE_S, ask_s: float = _GRACE_S) -> None:
+    """Wait `grace_s` for the processes of the cluster in `folder` to end; ask those that do not, and kill them after `ask_s` more."""
+    for ask, patience_s in ((None, grace_s), (signal.SIGTERM, ask_s), (signal.SIGKILL, _GRACE_S)):
+        deadline = time.monotonic() + patience_s
         if ask is not None:
             for pid in processes_of(folder):
                 with suppress(ProcessLookupError):
@@ -182,6 +196,32 @@ def _keep_logs(folder: Path, root: Path) -> None:
     with suppress(OSError, shutil.Error):
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
         shutil.copytree(session, root / "logs" / f"ray-{stamp}-{os.getpid()}", ignore_dangling_symlinks=True)
+
+
+def _start(folder: Path) -> None:
+    """Start Ray under `folder` (`RAY_TMPDIR`) and connect to it.
+
+    Ray gives a new node 30 s to register and then gives up, leaving what it has started; on a machine that is busy with other things
+    that happens, so it is tried again.
+    """
+    logging.getLogger("ray").setLevel(logging.ERROR)  # Before init: it announces, as a warning, that authentication is on.
+    for tries_left in (2, 1, 0):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=max(2, len(os.sched_getaffinity(0))),  # A worker that takes one still leaves one for its helpers.
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE_BYTES,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address="127.0.0.1",
+            )
+            return
+        except Exception as error:
+            if tries_left == 0 or "timed out during startup" not in str(error):
+                raise
+            ray.shutdown()
+            end_processes(folder, grace_s=0.0)
 
 
 @contextmanager

@@ -33,6 +33,18 @@ with ray_session(StorageSpec(sys.argv[1])) as session:
 """
 
 
+# A second driver on the same cluster: it works in a worker of it, and leaves it running.
+GUEST = """
+import sys
+from crossmesh.cluster import call_worker, ray_session
+from crossmesh.environments import package_root
+from crossmesh.hardware.devices import Cpu
+from crossmesh.spec.experiment import StorageSpec
+with ray_session(StorageSpec(sys.argv[1])) as session:
+    print(session.local, call_worker("head", Cpu(), package_root) == package_root())
+"""
+
+
 def start(tmp_path: Path, body: str) -> subprocess.Popen[str]:
     script = tmp_path / "job.py"
     script.write_text(JOB.replace("{body}", body))
@@ -60,8 +72,17 @@ def left_over(folder: str) -> list[int]:
 
 
 def test_loopback_only_and_nothing_is_left(tmp_path: Path) -> None:
-    process = start(tmp_path, "pass")
+    (tmp_path / "guest.py").write_text(GUEST)
+    guest = [sys.executable, str(tmp_path / "guest.py"), str(tmp_path / "storage")]
+    body = f"""
+    told = subprocess.run({guest}, env={{**os.environ, "RAY_ADDRESS": session.address}}, capture_output=True, text=True, timeout=120)
+    print("guest", told.stdout.strip() or told.stderr, flush=True)
+    print("alive", ray.is_initialized() and len(ray.nodes()), flush=True)
+"""
+    process = start(tmp_path, body)
     said = read_until_ready(process)
+    assert process.stdout is not None
+    assert process.stdout.read().strip() == "guest False True\nalive 1"
     assert process.wait(timeout=120) == 0
     assert int(said["listening"]) > 3
     assert said["reachable"] == "[]"
