@@ -69,7 +69,7 @@ def split_combinations(kind: Kind, seed: int) -> tuple[list[Params], list[Params
     """
     picker = Picker(f"{seed}/split/{kind.name}")
     train = sorted(combinations(kind), key=lambda params: picker.bits(repr(sorted(params.items())), 64))
-    goal = max(2, round(len(train) * _HELDOUT_SHARE))
+    goal = max(3, round(len(train) * _HELDOUT_SHARE))
     heldout: list[Params] = []
     for params in list(train):
         rest = [other for other in train if other is not params]

@@ -18,14 +18,12 @@ from crossmesh.data.rtl_design import (
 )
 
 _WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8)
-_GATES: dict[str, tuple[str, bool, Callable[[int, int], int]]] = {
-    "AND": ("&", False, operator.and_),
-    "OR": ("|", False, operator.or_),
-    "XOR": ("^", False, operator.xor),
-    "NAND": ("&", True, operator.and_),
-    "NOR": ("|", True, operator.or_),
-    "XNOR": ("^", True, operator.xor),
+_PLAIN: dict[str, tuple[str, Callable[[int, int], int]]] = {
+    "AND": ("&", operator.and_),
+    "OR": ("|", operator.or_),
+    "XOR": ("^", operator.xor),
 }
+_INVERTED = {"NAND": "AND", "NOR": "OR", "XNOR": "XOR"}
 _COMPARISONS: dict[str, tuple[str, Callable[[int, int], bool]]] = {
     "equal to": ("==", operator.eq),
     "not equal to": ("!=", operator.ne),
@@ -36,9 +34,11 @@ _COMPARISONS: dict[str, tuple[str, Callable[[int, int], bool]]] = {
 }
 
 
-def _gate(params: Params, picker: Picker, count: int) -> Design:
-    name, width = str(params["gate"]), int(params["width"])
-    symbol, inverted, combine = _GATES[name]
+def _gate(params: Params, picker: Picker) -> Design:
+    name, width, count = str(params["gate"]), int(params["width"]), int(params["inputs"])
+    inverted = name in _INVERTED
+    plain = _INVERTED.get(name, name)
+    symbol, combine = _PLAIN[plain]
     operands = operand_names(picker, count)
     out = output_name(picker)
     joined = f" {symbol} ".join(operands)
@@ -50,8 +50,8 @@ def _gate(params: Params, picker: Picker, count: int) -> Design:
             result = combine(result, value)
         return (result ^ mask(width) if inverted else result,)
 
-    words = "bitwise " if width > 1 else ""
-    behaviour = picker.choice("words", (f"{out} is the {words}{name} of {listed}.", f"Compute {out} as the {words}{name} of {listed}."))
+    words = f"{'bitwise ' if width > 1 else ''}{name}{f' (inverted {plain})' if inverted else ''}"
+    behaviour = picker.choice("words", (f"{out} is the {words} of {listed}.", f"Compute {out} as the {words} of {listed}."))
     return Design(
         module_name(picker, "gate", "logic_gate", "bit_op"),
         tuple(Port(operand, width) for operand in operands),
@@ -62,44 +62,24 @@ def _gate(params: Params, picker: Picker, count: int) -> Design:
     )
 
 
-def _mux2(params: Params, picker: Picker) -> Design:
-    width, when = int(params["width"]), int(params["one_selects"])
-    names = operand_names(picker)
-    select, out = picker.choice("select", ("sel", "s_in", "pick")), output_name(picker)
-    one, zero = names[when], names[1 - when]
-    behaviour = picker.choice(
-        "words",
-        (
-            f"{out} is {one} when {select} is 1 and {zero} when {select} is 0.",
-            f"If {select} is 1, {out} is {one}, otherwise {out} is {zero}.",
-        ),
-    )
-    return Design(
-        module_name(picker, "mux", "mux2", "selector"),
-        (Port(names[0], width), Port(names[1], width), Port(select)),
-        (Port(out, width),),
-        behaviour,
-        (f"assign {out} = {select} ? {one} : {zero};",),
-        Combinational(lambda values: (values[when] if values[2] else values[1 - when],)),
-    )
-
-
-def _mux4(params: Params, picker: Picker) -> Design:
-    width, descending = int(params["width"]), params["order"] == "descending"
-    names = operand_names(picker, 4)
-    select, out = picker.choice("select", ("sel", "s_in", "pick")), output_name(picker)
+def _mux(params: Params, picker: Picker) -> Design:
+    width, ways, descending = int(params["width"]), int(params["ways"]), params["order"] == "descending"
+    names = operand_names(picker, ways)
+    select, out = picker.choice("select", ("sel", "pick")), output_name(picker)
     ordered = names[::-1] if descending else names
-    listed = ", ".join(ordered)
-    behaviour = picker.choice(
-        "words", (f"{select} values 0, 1, 2, 3 select {listed} for {out}.", f"{out} is one of {listed} for {select} equal to 0, 1, 2, 3.")
-    )
+    if ways == 2:
+        words = f"{ordered[1]} when {select} is 1 and {ordered[0]} when {select} is 0"
+        expression = f"{select} ? {ordered[1]} : {ordered[0]}"
+    else:
+        words = f"{', '.join(ordered)} for {select} 0, 1, 2, 3"
+        expression = f"{select}[1] ? ({select}[0] ? {ordered[3]} : {ordered[2]}) : ({select}[0] ? {ordered[1]} : {ordered[0]})"
     return Design(
-        module_name(picker, "mux4", "mux", "selector4"),
-        (*(Port(name, width) for name in names), Port(select, 2)),
+        module_name(picker, "mux", f"mux{ways}", "selector"),
+        (*(Port(name, width) for name in names), Port(select, ways // 2)),
         (Port(out, width),),
-        behaviour,
-        (f"assign {out} = {select}[1] ? ({select}[0] ? {ordered[3]} : {ordered[2]}) : ({select}[0] ? {ordered[1]} : {ordered[0]});",),
-        Combinational(lambda values: (values[3 - values[4] if descending else values[4]],)),
+        picker.choice("words", (f"{out} is {words}.", f"Select for {out}: {words}.")),
+        (f"assign {out} = {expression};",),
+        Combinational(lambda values: (values[ways - 1 - values[ways] if descending else values[ways]],)),
     )
 
 
@@ -192,12 +172,12 @@ def _extreme(params: Params, picker: Picker) -> Design:
 
 
 def _decoder(params: Params, picker: Picker) -> Design:
-    bits, enable, active = int(params["bits"]), str(params["enable"]), str(params["active"])
+    bits, enable, active = int(params["bits"]), "en" if params["enable"] == "yes" else "", str(params["active"])
     code, out = picker.choice("code", ("a", "code", "addr")), output_name(picker)
-    name = {"none": "", "high": "en", "low": "en_n"}[enable]
-    one = {"none": "1", "high": "en", "low": "(!en_n)"}[enable]
+    shifted = f"1 << {code}"
+    hot = f"{enable} ? {shifted} : 0" if enable else shifted
     level, idle = (0, 1) if active == "low" else (1, 0)
-    condition = {"none": "", "high": " when en is 1", "low": " when en_n is 0"}[enable]
+    condition = f" when {enable} is 1" if enable else ""
     behaviour = picker.choice(
         "words",
         (
@@ -207,28 +187,25 @@ def _decoder(params: Params, picker: Picker) -> Design:
     )
 
     def compute(values: Values) -> Values:
-        enabled = {"none": 1, "high": values[-1], "low": 1 - values[-1]}[enable]
-        hot = enabled << values[0]
-        return (hot ^ mask(1 << bits) if active == "low" else hot,)
+        word = (values[1] if enable else 1) << values[0]
+        return (word ^ mask(1 << bits) if active == "low" else word,)
 
     return Design(
         module_name(picker, "decoder", "decode", "onehot"),
-        (Port(code, bits), Port(name)) if name else (Port(code, bits),),
+        (Port(code, bits), Port(enable)) if enable else (Port(code, bits),),
         (Port(out, 1 << bits),),
         behaviour,
-        (f"assign {out} = ~({one} << {code});" if active == "low" else f"assign {out} = {one} << {code};",),
+        (f"assign {out} = ~({hot});" if active == "low" else f"assign {out} = {hot};",),
         Combinational(compute),
     )
 
 
 KINDS = (
-    Kind("gate2", {"gate": tuple(_GATES), "width": _WIDTHS}, lambda params, picker: _gate(params, picker, 2)),
-    Kind("gate3", {"gate": tuple(_GATES), "width": _WIDTHS}, lambda params, picker: _gate(params, picker, 3)),
-    Kind("mux2", {"width": (*_WIDTHS, 16), "one_selects": (0, 1)}, _mux2),
-    Kind("mux4", {"width": (*_WIDTHS, 16), "order": ("ascending", "descending")}, _mux4),
+    Kind("gate", {"gate": (*_PLAIN, *_INVERTED), "inputs": (2, 3), "width": _WIDTHS}, _gate),
+    Kind("mux", {"width": (*_WIDTHS, 16), "ways": (2, 4), "order": ("ascending", "descending")}, _mux),
     Kind("adder", {"width": (*_WIDTHS, 16), "carry": ("none", "out", "in and out")}, _adder),
     Kind("subtractor", {"width": _WIDTHS, "borrow": ("no", "yes"), "order": ("first minus second", "second minus first")}, _subtractor),
     Kind("comparator", {"width": _WIDTHS, "relation": tuple(_COMPARISONS)}, _comparator),
     Kind("extreme", {"width": (*_WIDTHS, 16), "which": ("larger", "smaller")}, _extreme),
-    Kind("decoder", {"bits": (2, 3, 4), "enable": ("none", "high", "low"), "active": ("high", "low")}, _decoder),
+    Kind("decoder", {"bits": (2, 3, 4), "enable": ("no", "yes"), "active": ("high", "low")}, _decoder),
 )

@@ -132,16 +132,15 @@ class Design:
         return "\n".join([f"module {self.name}({self.declarations});", *(f"  {line}" for line in self.body), "endmodule"])
 
     def prompt_text(self, picker: Picker) -> str:
-        """Return the task in one of several phrasings."""
-        inputs, outputs = "; ".join(port_groups(self.inputs)), "; ".join(port_groups(self.outputs))
-        plural = "s" if len(self.outputs) > 1 else ""
-        ask = picker.choice("ask", ("Write a Verilog module", "Implement a Verilog module", "Design a Verilog module"))
+        """Return the task in one of several phrasings; the header is given, so that only behaviour is judged."""
+        header = f"{self.name}({self.declarations})"
         head = picker.choice(
-            "ports",
+            "head",
             (
-                f"{ask} {self.name}.\nInputs: {inputs}\nOutput{plural}: {outputs}\n",
-                f"{ask} named {self.name}. Inputs: {inputs}. Output{plural}: {outputs}. ",
-                f"{ask} {self.name} with inputs ({inputs}) and output{plural} ({outputs}). ",
+                f"Write the Verilog module {header}. ",
+                f"Write this Verilog module:\nmodule {header};\n",
+                f"Implement the Verilog module {header}. ",
+                f"Complete this Verilog module:\nmodule {header};\n",
             ),
         )
         return head + self.behaviour
@@ -158,7 +157,7 @@ class Kind:
 
 def module_name(picker: Picker, *stems: str) -> str:
     """Choose a module name from what the kind is commonly called."""
-    return picker.choice("stem", stems) + picker.choice("suffix", ("", "_unit", "_top", "_a", "_b", "_1", "_2"))
+    return picker.choice("stem", stems) + picker.choice("suffix", ("", "_unit", "_top", "_a", "_b", "1", "2"))
 
 
 def output_name(picker: Picker) -> str:
@@ -168,9 +167,9 @@ def output_name(picker: Picker) -> str:
 
 def operand_names(picker: Picker, count: int = 2) -> tuple[str, ...]:
     """Choose names for `count` (at most 4) alike inputs."""
-    return picker.choice("operands", (("a", "b", "c", "d"), ("in0", "in1", "in2", "in3"), ("p", "q", "r", "s"), ("x0", "x1", "x2", "x3")))[
-        :count
-    ]
+    letters = (("a", "b", "c", "d"), ("p", "q", "r", "s"))
+    numbered = (("in0", "in1", "in2"), ("x0", "x1", "x2"))
+    return picker.choice("operands", letters if count > 3 else (*letters, *numbered))[:count]
 
 
 def mask(width: int) -> int:

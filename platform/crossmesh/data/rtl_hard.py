@@ -1,4 +1,4 @@
-"""Kinds that training never sees: Gray code, rotation, population count, parity, priority encoding and a small ALU."""
+"""Kinds that training never sees: Gray code, rotation, population count, parity, priority encoding, a small ALU, edges, modulo counting."""
 
 from crossmesh.data.rtl_design import (
     Combinational,
@@ -7,12 +7,14 @@ from crossmesh.data.rtl_design import (
     Params,
     Picker,
     Port,
+    Sequential,
     Values,
     mask,
     module_name,
     operand_names,
     output_name,
 )
+from crossmesh.data.rtl_sequential import CLOCK, RESET_STYLES, clocked_block, reset_of, reset_words
 
 
 def _gray(params: Params, picker: Picker) -> Design:
@@ -131,11 +133,66 @@ def _alu(params: Params, picker: Picker) -> Design:
     )
 
 
+def _edge(params: Params, picker: Picker) -> Design:
+    width, edge = int(params["width"]), str(params["edge"])
+    reset = reset_of(params)
+    d, y = picker.choice("data", (("d", "y"), ("d", "pulse")))
+    now, then = {"rising": (1, 0), "falling": (0, 1)}.get(edge, (0, 0))
+    each = f"each {y} bit" if width > 1 else y
+    change = f"{d} differs from prev" if edge == "any" else f"{d} is {now} and prev is {then}"
+    behaviour = picker.choice(
+        "words",
+        (
+            f"prev stores {d} at posedge {CLOCK}; {each} is 1 when {change}.",
+            f"prev is {d} delayed by one {CLOCK} cycle; {each} is 1 when {change}.",
+        ),
+    )
+    expression = {"rising": f"{d} & ~prev", "falling": f"~{d} & prev", "any": f"{d} ^ prev"}[edge]
+
+    def show(state: int, data: tuple[int, ...]) -> tuple[int, ...]:
+        value = {"rising": data[0] & ~state, "falling": ~data[0] & state, "any": data[0] ^ state}[edge]
+        return (value & mask(width),)
+
+    return Design(
+        module_name(picker, "edges", "change", "differ"),
+        (Port(d, width),),
+        (Port(y, width),),
+        f"{behaviour} {reset_words(reset, picker, 'prev')}",
+        (f"reg {Port('prev', width).range}prev;", *clocked_block(reset, "prev <= 0", f"prev <= {d}"), f"assign {y} = {expression};"),
+        Sequential(CLOCK, reset, 0, lambda _, data: data[0], show),
+    )
+
+
+def _modulo(params: Params, picker: Picker) -> Design:
+    last = int(params["last"])
+    reset = reset_of(params)
+    q = picker.choice("count", ("count", "q", "cnt"))
+    width = last.bit_length()
+    behaviour = picker.choice(
+        "words",
+        (
+            f"{q} counts from 0 to {last} at posedge {CLOCK}, then starts again at 0.",
+            f"At posedge {CLOCK}, {q} counts up by 1; after {last} comes 0.",
+        ),
+    )
+    return Design(
+        module_name(picker, "modulo", "mod_counter", "wrap"),
+        (),
+        (Port(q, width),),
+        f"{behaviour} {reset_words(reset, picker, q)}",
+        clocked_block(reset, f"{q} <= 0", f"if ({q} == {last}) {q} <= 0", f"{q} <= {q} + 1"),
+        Sequential(CLOCK, reset, 0, lambda state, _: 0 if state == last else state + 1, lambda state, _: (state,), cycles=2 * last + 4),
+        output_reg=True,
+    )
+
+
 KINDS = (
     Kind("gray", {"width": (3, 4, 5, 6, 7, 8), "direction": ("binary to Gray", "Gray to binary")}, _gray),
-    Kind("rotate", {"width": (4, 8, 16), "direction": ("left", "right")}, _rotate),
-    Kind("popcount", {"width": (3, 4, 5, 6, 7), "bit": (0, 1)}, _popcount),
     Kind("parity", {"width": (3, 4, 5, 6, 7, 8), "parity": ("even", "odd")}, _parity),
     Kind("priority", {"width": (3, 4, 5, 6), "first": ("highest", "lowest")}, _priority),
+    Kind("edge", {"width": (1, 2, 3, 4, 8), "edge": ("rising", "falling", "any"), "reset": RESET_STYLES}, _edge),
+    Kind("popcount", {"width": (3, 4, 5, 6, 7), "bit": (0, 1)}, _popcount),
+    Kind("modulo", {"last": (2, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14), "reset": RESET_STYLES}, _modulo),
     Kind("alu", {"width": (2, 3, 4, 8, 16), "order": ("arithmetic first", "logic first")}, _alu),
+    Kind("rotate", {"width": (4, 8, 16), "direction": ("left", "right")}, _rotate),
 )
