@@ -2,8 +2,9 @@ import os
 import re
 from pathlib import Path
 
-import crossmesh
 import pytest
+
+import crossmesh
 from crossmesh.environments import VARIABLES, environment
 from crossmesh.errors import InputError
 from crossmesh.hardware.devices import Cpu, Gpu, Tpu
