@@ -72,6 +72,9 @@ VARIABLES = (
     Variable("VLLM_NO_USAGE_STATS", "set", "1: vLLM sends no usage report."),
     # Set in the driver.
     Variable("HYDRA_FULL_ERROR", "set", "1: Hydra raises composition errors, which we turn into one message, instead of printing them."),
+    Variable("OMP_WAIT_POLICY", "set", "PASSIVE: waiting threads of a CPU engine sleep; they share the cores with Ray and clients."),
+    Variable("MALLOC_MMAP_THRESHOLD_", "set", "1 GiB: a CPU engine keeps its freed memory, because fresh pages cost a tenth of its time."),
+    Variable("MALLOC_TRIM_THRESHOLD_", "set", "1 GiB: the same."),
     Variable("RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", "set", "Wraps Ray Serve's proxy, so that its /-/routes is behind our gate too."),
     # Set around a local Ray.
     Variable("RAY_TMPDIR", "set", "Temporary folder of our local Ray: its state API reads the address there."),
