@@ -4,6 +4,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 
@@ -31,3 +32,26 @@ def tiny_training(tiny: Any, tiny_storage: Path) -> list[dict[str, Any]]:
     lines = list(tiny.said(process))
     assert process.wait(timeout=60) == 0
     return lines
+
+
+@pytest.fixture(scope="session")
+def jax_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache of compiled programs and probes for all tests of the JAX backend."""
+    return tmp_path_factory.mktemp("jax")
+
+
+@pytest.fixture(scope="session", params=["llama", "gemma4"])
+def probed_model(request: pytest.FixtureRequest, jax_cache: Path) -> Path:
+    """A tiny model of each family whose reference logits are in `jax_cache`, so that no test pays for a process that makes them."""
+    from crossmesh.models.families import read_architecture
+    from crossmesh.models.probe import probe_tokens, reference_folder
+    from crossmesh.models.reference_torch import main
+    from crossmesh.models.weights import fetch_model
+    from crossmesh.spec.experiment import ModelSpec
+
+    model = fetch_model(ModelSpec(family=request.param, weights=f"random://tiny_{request.param}@0"), jax_cache)
+    kept = reference_folder(jax_cache / "probes", model.weights_digest)
+    kept.mkdir(parents=True)
+    np.save(kept / "tokens.npy", probe_tokens(read_architecture(model.path).vocab))
+    main(model.path, kept)
+    return model.path

@@ -81,16 +81,21 @@ def probe(folder: Path, architecture: Architecture, dtype: str, cache: Path, log
     result = compare(logits_of(probe_tokens(architecture.vocab)), reference(folder, architecture, cache, digest))
     if not result.passed(dtype):
         raise CrossmeshError(
-            f"The JAX model of {folder} does not compute what transformers computes: relative difference {result.relative:.2g} of the logits "
-            f"(allowed in {dtype}: {_LIMITS[dtype]:.2g}), same top token at {result.top1_agreement:.0%} of positions. Use backend=torch."
+            f"The JAX model of {folder} does not compute what transformers computes: the logits differ by {result.relative:.2g} of their "
+            f"spread (allowed in {dtype}: {_LIMITS[dtype]:.2g}), the top token by {1 - result.top1_agreement:.0%}. Use backend=torch."
         )
     write_json(verdict, asdict(result))
     return result
 
 
+def reference_folder(cache: Path, digest: str) -> Path:
+    """Where the reference logits of the weights with `digest` are kept."""
+    return cache / f"reference-{digest[:16]}"
+
+
 def reference(folder: Path, architecture: Architecture, cache: Path, digest: str) -> npt.NDArray[np.float32]:
     """Float32 reference logits of `probe_tokens`, from `cache` or from a process with transformers. Needs torch the first time."""
-    kept = cache / f"reference-{digest[:16]}"
+    kept = reference_folder(cache, digest)
     if not kept.is_dir():
         if importlib.util.find_spec("torch") is None:
             raise InputError(

@@ -1,0 +1,221 @@
+"""The JAX backend by itself: masks, accumulation, state, precision, and the work-arounds that it stands on.
+
+That it computes what the torch backend computes is in `test_parity.py`.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import qwix
+from flax import nnx
+from tunix.models.gemma4 import model as gemma4
+from tunix.models.llama3 import model as llama3
+
+from crossmesh.data.batches import PackedBatch, Row, pad_batch
+from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.hardware.mesh import MeshShape
+from crossmesh.models import tunix_jax
+from crossmesh.models.families import read_architecture
+from crossmesh.models.probe import compare, probe_tokens, reference_folder
+from crossmesh.models.weights import folder_digests
+from crossmesh.spec.experiment import LoraSpec, MeshSpec, ModelSpec, OptimSpec
+from crossmesh.train.backend import TrainingSetup
+from crossmesh.train.jax_backend import JaxBackend
+from crossmesh.train.loss_jax import summed_nll
+from crossmesh.train.schedule import learning_rate
+
+pytestmark = pytest.mark.integration
+LENGTH = 48
+
+
+def setup_of(folder: Path, cache: Path, dtype: str = "float32", **lora: Any) -> TrainingSetup:
+    optim = OptimSpec(steps=20, learning_rate=1e-2, weight_decay=0.01)
+    return TrainingSetup(ModelSpec(dtype=dtype), folder, LoraSpec(**{"rank": 4, "alpha": 8.0, **lora}), optim, MeshSpec(), cache)
+
+
+def started(folder: Path, cache: Path, **settings: Any) -> JaxBackend:
+    backend = JaxBackend()
+    backend.init(setup_of(folder, cache, **settings))
+    return backend
+
+
+def rows(count: int, seed: int = 0) -> list[Row]:
+    """Rows longer than tiny Gemma 4's window of 16, of different lengths."""
+    random = np.random.default_rng(seed)
+    made = []
+    for index in range(count):
+        length = int(random.integers(20, 40))
+        mask = np.arange(length) >= length - int(random.integers(4, 12))
+        made.append(Row(f"row{index}", random.integers(5, 512, length).astype(np.int32), mask))
+    return made
+
+
+def batch_of(made: list[Row], micro: int) -> PackedBatch:
+    return pad_batch(made, micro, LENGTH, 0)
+
+
+@pytest.fixture(scope="module")
+def kept(probed_model: Path, jax_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[JaxBackend, Path]:
+    """One backend for a family, and its state before the first step."""
+    backend, state = started(probed_model, jax_cache), tmp_path_factory.mktemp("start")
+    backend.save_state(state)
+    return backend, state
+
+
+@pytest.fixture
+def backend(kept: tuple[JaxBackend, Path]) -> JaxBackend:
+    """The family's backend, as it was before its first step."""
+    kept[0].load_state(kept[1])
+    return kept[0]
+
+
+def test_one_program_serves_every_batch_and_a_loaded_state(
+    backend: JaxBackend, probed_model: Path, jax_cache: Path, tmp_path: Path
+) -> None:
+    before = jax.tree.map(np.asarray, backend._base)
+    batch = batch_of(rows(4), 4)
+    metrics = [backend.step(batch) for _ in range(6)]
+    backend.step(batch_of(rows(4, seed=1), 4))
+    backend.save_state(tmp_path)
+    backend.load_state(tmp_path)
+    backend.step(batch)
+    assert backend._take_step._cache_size() == 1
+    assert any(path.name.startswith("jit__train_step") for path in jax_cache.iterdir()), "the compiled step is not in the cache folder"
+    assert [m.learning_rate for m in metrics] == [learning_rate(step, setup_of(probed_model, jax_cache).optim) for step in range(6)]
+    assert metrics[-1].loss < 0.8 * metrics[0].loss
+    assert all(jax.tree.leaves(jax.tree.map(lambda old, new: bool((old == np.asarray(new)).all()), before, backend._base)))
+
+
+def test_a_step_is_the_same_however_the_batch_is_accumulated(kept: tuple[JaxBackend, Path]) -> None:
+    backend, start = kept
+    results = []
+    for micro in (4, 1):
+        backend.load_state(start)
+        metrics = [backend.step(batch_of(rows(4, seed), micro)) for seed in range(2)]
+        results.append((metrics, backend.export_adapter()))
+    (whole, adapter), (parts, other) = results
+    assert [m.loss for m in whole] == pytest.approx([m.loss for m in parts], abs=2e-5)
+    assert [m.grad_norm for m in whole] == pytest.approx([m.grad_norm for m in parts], rel=1e-4)
+    assert max(np.abs(adapter[name] - other[name]).max() for name in adapter) < 2e-3
+
+
+def test_a_resumed_run_is_bit_equal_also_with_dropout(probed_model: Path, jax_cache: Path, tmp_path: Path) -> None:
+    batches = [batch_of(rows(4, seed), 4) for seed in range(3)]
+    whole, resumed = (started(probed_model, jax_cache, dropout=0.1) for _ in range(2))
+    whole.step(batches[0])
+    whole.save_state(tmp_path)
+    resumed.load_state(tmp_path)
+    assert [resumed.step(batch) for batch in batches[1:]] == [whole.step(batch) for batch in batches[1:]]
+    expected, actual = whole.export_adapter(), resumed.export_adapter()
+    assert all(np.array_equal(expected[name], actual[name]) for name in expected)
+    # Dropout draws anew each step, and not at all when a loss is only measured.
+    measured = resumed.evaluate(batches[0]).loss
+    assert measured == resumed.evaluate(batches[0]).loss
+    assert measured != pytest.approx(resumed.step(batches[0]).loss, rel=1e-4)
+
+
+def test_the_base_in_bfloat16_keeps_adapter_and_optimizer_in_float32(backend: JaxBackend, probed_model: Path, jax_cache: Path) -> None:
+    narrow, batch = started(probed_model, jax_cache, dtype="bfloat16"), batch_of(rows(4), 4)
+    reference = backend.step(batch).loss
+    assert narrow.step(batch).loss == pytest.approx(reference, rel=0.02)
+    assert {str(array.dtype) for array in jax.tree.leaves(narrow._base)} == {"bfloat16"}
+    assert {str(array.dtype) for array in jax.tree.leaves((narrow._lora, narrow._moments))} == {"float32", "int32"}
+
+
+def test_the_state_of_another_adapter_and_a_batch_without_loss_are_refused(
+    backend: JaxBackend, probed_model: Path, jax_cache: Path, tmp_path: Path
+) -> None:
+    started(probed_model, jax_cache, targets=("q",)).save_state(tmp_path)
+    with pytest.raises(InputError, match="state of another adapter"):
+        backend.load_state(tmp_path)
+    silent = [replace(row, loss_mask=np.zeros_like(row.loss_mask)) for row in rows(2)]
+    with pytest.raises(CrossmeshError, match="no token that carries loss"):
+        backend.step(batch_of(silent, 2))
+
+
+def test_no_weight_of_the_model_is_left_unread(probed_model: Path) -> None:
+    structure = tunix_jax.build(read_architecture(probed_model), "float32")
+    base = tunix_jax.load_base(structure, probed_model, "float32", tunix_jax.device_mesh(MeshShape(1, 1, 1)))
+    assert {path for path, _ in base.flat_state()} == {path for path, _ in structure.base.flat_state()}
+
+
+def test_tunix_llama_still_ignores_rope_theta(probed_model: Path, jax_cache: Path) -> None:
+    """The reason for `_attention_with_theta`. When this fails, Tunix computes theta itself: remove the work-around."""
+    architecture = read_architecture(probed_model)
+    if architecture.family != "llama":
+        pytest.skip("only llama3 has the fault")
+    assert architecture.layers[0].rope.theta != 1e6  # Tunix's default would hide it
+    structure = tunix_jax.build(architecture, "float32")
+    base = tunix_jax.load_base(structure, probed_model, "float32", tunix_jax.device_mesh(MeshShape(1, 1, 1)))
+    tokens = probe_tokens(architecture.vocab)
+    positions = np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape)
+    reference = np.load(reference_folder(jax_cache / "probes", folder_digests(probed_model).weights_digest) / "logits.npy")
+
+    def logits(model: Any) -> np.ndarray:
+        graph, lora, state = nnx.split(model, nnx.LoRAParam, ...)
+        changed = replace(structure, graph=graph)
+        return np.asarray(tunix_jax.all_logits(changed, lora, state, tokens, positions, np.ones_like(tokens)))
+
+    ours = nnx.merge(structure.graph, structure.lora, base)
+    assert compare(logits(ours), reference).passed("float32")
+    plain = nnx.merge(structure.graph, structure.lora, base)
+    for layer in plain.layers:
+        layer.attn.__class__ = llama3.Attention
+    for dtype in ("float32", "bfloat16"):  # and the probe would see it in either precision
+        assert not compare(logits(plain), reference).passed(dtype)
+
+
+def test_qwix_still_shares_one_a_between_fused_k_and_v() -> None:
+    """The reason for `_KeyValue`. When this fails, look whether Qwix now trains PEFT's parameters on Tunix's own `kv_einsum`."""
+    config = gemma4.ModelConfig(
+        num_layers=1, num_embed=16, embed_dim=12, hidden_dim=8, num_heads=2, head_dim=4, num_kv_heads=2, sliding_window_size=4,
+        attention_pattern=(gemma4.AttentionType.LOCAL_SLIDING,),
+    )  # fmt: skip
+    tokens, mask = jnp.zeros((1, 2), jnp.int32), jnp.ones((1, 2, 2), jnp.bool_)
+    provider = qwix.LoraProvider(module_path=".*kv_einsum", rank=3, alpha=3.0)
+    adapted = nnx.eval_shape(
+        lambda: qwix.apply_lora_to_model(
+            gemma4.Gemma4(config, rngs=nnx.Rngs(0)), provider, tokens, tokens, None, mask, rngs=nnx.Rngs(params=0, dropout=0)
+        )
+    )
+    shapes = {path[-1]: variable.get_value().shape for path, variable in nnx.state(adapted, nnx.LoRAParam).flat_state()}
+    assert shapes == {"w_lora_a": (12, 3), "w_lora_b": (3, 2, 2, 4)}
+
+
+@pytest.mark.parametrize("cap", [0.0, 5.0])
+@pytest.mark.parametrize("carrying", [0, 1, 7, 8, 20])
+def test_the_loss_head_is_the_plain_loss_and_its_gradient(cap: float, carrying: int) -> None:
+    random = np.random.default_rng(0)
+    hidden = jnp.asarray(random.normal(size=(20, 6)), jnp.float32)
+    weight = jnp.asarray(random.normal(size=(11, 6)) * 3, jnp.float32)
+    targets = jnp.asarray(random.integers(0, 11, 20))
+    mask = jnp.asarray(random.permutation(20) < carrying)
+
+    def plain(hidden: Any) -> Any:
+        logits = hidden @ weight.T
+        logits = cap * jnp.tanh(logits / cap) if cap else logits
+        return -jnp.sum(jnp.take_along_axis(jax.nn.log_softmax(logits), targets[:, None], axis=1)[:, 0] * mask)
+
+    def ours(hidden: Any) -> Any:
+        return summed_nll(cap, 8, hidden, weight, targets, mask)
+
+    expected, expected_gradient = jax.value_and_grad(plain)(hidden)
+    value, gradient = jax.jit(jax.value_and_grad(lambda hidden: 3 * ours(hidden)))(hidden)
+    assert float(value) == pytest.approx(3 * float(expected), rel=1e-5, abs=1e-6)
+    assert float(ours(hidden)) == pytest.approx(float(expected), rel=1e-5, abs=1e-6)
+    np.testing.assert_allclose(gradient, 3 * expected_gradient, rtol=1e-4, atol=1e-5)
+
+
+def test_a_rotation_that_tunix_does_not_compute_is_refused(probed_model: Path) -> None:
+    architecture = read_architecture(probed_model)
+    if architecture.family != "llama":
+        pytest.skip("llama only")
+    layer = architecture.layers[0]
+    scaled = replace(architecture, layers=(replace(layer, rope=replace(layer.rope, kind="llama3")),) * len(architecture.layers))
+    with pytest.raises(InputError, match="rope_type='llama3'"):
+        tunix_jax.build(scaled, "float32")
