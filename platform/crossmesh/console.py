@@ -7,8 +7,10 @@ line of JSON. Knows nothing of what the stages are: events of any room are shown
 import json
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from statistics import mean
 from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console as RichConsole
@@ -18,6 +20,9 @@ from rich.table import Table
 
 _LINE_EVERY_S = 5.0
 """Without a terminal, progress is a line at most this often, and at the first and the last step."""
+
+_RECENT_STEPS = 5
+"""The time left follows from the mean of so many steps."""
 
 
 @runtime_checkable
@@ -39,6 +44,10 @@ class StepLike(Protocol):
     @property
     def seconds(self) -> float:
         """Wall clock of the step."""
+
+    @property
+    def first(self) -> bool:
+        """Whether the step also warmed up, so that its time says nothing of the next."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -107,6 +116,7 @@ class Stage:
         self._phase: str | None = None
         self._phase_start = (0.0, 0)
         self._last_line = -_LINE_EVERY_S
+        self._recent: deque[float] = deque(maxlen=_RECENT_STEPS)
 
     def say(self, text: str) -> None:
         """Show one line under the stage's title."""
@@ -115,7 +125,9 @@ class Stage:
     def hear(self, event: object) -> None:
         """Show an event of a training run: a step as progress, a text as a line; others are not shown."""
         if isinstance(event, StepLike):
-            left = (event.steps - event.step) * event.seconds
+            if not event.first:
+                self._recent.append(event.seconds)
+            left = (event.steps - event.step) * mean(self._recent) if self._recent else None
             self._advance("steps", event.step, event.steps, f"loss {event.loss:.4f}, {event.tokens_per_s:,.0f} tokens/s", left)
         elif isinstance(event, TextLike):
             self.say(event.text)

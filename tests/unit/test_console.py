@@ -1,5 +1,6 @@
 import json
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ class Step:
     steps: int
     loss: float
     seconds: float
+    first: bool
     tokens_per_s: float
 
 
@@ -27,18 +29,27 @@ def test_durations(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
 
 
-def test_without_a_terminal_steps_are_throttled_plain_lines_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_steps_are_throttled_plain_lines_on_stderr(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 1000, 3))
+    monkeypatch.setattr("crossmesh.console.time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     with Console().stage("train: torch") as stage:
         stage.hear(Text("loading [1/2]"))
-        for step in range(1, 31):
-            stage.hear(Step(step, 30, 2.0 / step, 3.0, 1234.5))
+        for step in range(1, 6):
+            stage.hear(Step(step, 5, 2.0 / step, 90.0 if step == 1 else 29.0 + step, step == 1, 1234.5))
     captured = capsys.readouterr()
     assert captured.out == ""
     lines = captured.err.splitlines()
-    assert lines[:3] == ["train: torch", "  loading [1/2]", "  steps 1/30 loss 2.0000, 1,234 tokens/s, 1 min 27 s left"]
-    assert lines[3] == "  steps 30/30 loss 0.0667, 1,234 tokens/s"
-    assert lines[4].startswith("done in ")
-    assert len(lines) == 5
+    assert lines[:2] == ["train: torch", "  loading [1/2]"]
+    # A line every 5 s of a clock that ticks 3 s. The first step warms up, so its 90 s foretell nothing; after step 3 the mean of
+    # 31 s and 32 s does.
+    assert lines[2:-1] == [
+        "  steps 1/5 loss 2.0000, 1,234 tokens/s",
+        "  steps 3/5 loss 0.6667, 1,234 tokens/s, 1 min 03 s left",
+        "  steps 5/5 loss 0.4000, 1,234 tokens/s",
+    ]
+    assert lines[-1] == "done in 18.0 s: train: torch"
 
 
 def test_a_stage_that_fails_says_so(capsys: pytest.CaptureFixture[str]) -> None:
