@@ -5,11 +5,13 @@ worker environment of the hardware. A Ray session must be there (`cluster.ray_se
 """
 
 import json
+import logging
 import socket
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +28,7 @@ DEPLOYMENT = "engine"
 
 _POLL_S = 0.5
 _PROBE_TIMEOUT_S = 30.0
+_STOP_TIMEOUT_S = 30.0
 _ANONYMOUS = "anonymous"
 """The `openai` client insists on a key; a server without a gate takes any."""
 
@@ -45,9 +48,7 @@ class Server:
 
     def stop(self) -> None:
         """End the application, the engine's processes and Ray Serve; Ray itself stays. A second call does nothing."""
-        from ray import serve
-
-        serve.shutdown()
+        _stop_serve()
 
     def __enter__(self) -> "Server":
         """Return the server itself."""
@@ -102,6 +103,28 @@ def start_server(
     return Server(server.base_url, server.api_key, server.models, settings, time.monotonic() - began)
 
 
+def _stop_serve() -> None:
+    """End Ray Serve and wait until it is gone.
+
+    `serve.shutdown` alone waits inside the controller that it kills, and Ray then prints to stdout that a task of ours failed; so the
+    controller is asked first, and waited for by its name.
+    """
+    import ray
+    from ray import serve
+    from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+
+    if not ray.is_initialized():
+        return
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
+    with suppress(ValueError, ray.exceptions.RayActorError):  # No such actor: gone.
+        ray.get(ray.get_actor(SERVE_CONTROLLER_NAME, SERVE_NAMESPACE).graceful_shutdown.remote(wait=False))
+        while time.monotonic() < deadline:
+            ray.get_actor(SERVE_CONTROLLER_NAME, SERVE_NAMESPACE)
+            time.sleep(_POLL_S)
+    # Forgets the client of this process; also the forceful way, should the controller still be there.
+    serve.shutdown()
+
+
 def _free_port(host: str) -> int:
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
         listener.bind((host, 0))
@@ -119,6 +142,7 @@ def _start_serve(host: str, port: int) -> None:
     from ray import serve
 
     variables = {"PYTHONPATH": str(package_root()), "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": PROXY_HOOK}
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # What it has to say, `on_progress` says.
     try:
         # Without servicer functions Serve starts no gRPC proxy.
         serve.start(
