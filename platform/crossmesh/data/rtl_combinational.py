@@ -68,16 +68,18 @@ def _mux(params: Params, picker: Picker) -> Design:
     select, out = picker.choice("select", ("sel", "pick")), output_name(picker)
     ordered = names[::-1] if descending else names
     if ways == 2:
-        words = f"{ordered[1]} when {select} is 1 and {ordered[0]} when {select} is 0"
+        words = (f"{out} is {ordered[1]} if {select}, else {ordered[0]}.", f"If {select}, {out} is {ordered[1]}, else {ordered[0]}.")
         expression = f"{select} ? {ordered[1]} : {ordered[0]}"
     else:
-        words = f"{', '.join(ordered)} for {select} 0, 1, 2, 3"
-        expression = f"{select}[1] ? ({select}[0] ? {ordered[3]} : {ordered[2]}) : ({select}[0] ? {ordered[1]} : {ordered[0]})"
+        listed = f"{ordered[0]}, {ordered[1]}, {ordered[2]} or {ordered[3]}"
+        words = (f"{out} is {listed} for {select} 0, 1, 2 or 3.", f"For {select} 0, 1, 2 or 3, {out} is {listed}.")
+        cases = "".join(f"{select} == {value} ? {name} : " for value, name in enumerate(ordered[:3]))
+        expression = f"{cases}{ordered[3]}"
     return Design(
         module_name(picker, "mux", f"mux{ways}", "selector"),
         (*(Port(name, width) for name in names), Port(select, ways // 2)),
         (Port(out, width),),
-        picker.choice("words", (f"{out} is {words}.", f"Select for {out}: {words}.")),
+        picker.choice("words", words),
         (f"assign {out} = {expression};",),
         Combinational(lambda values: (values[ways - 1 - values[ways] if descending else values[ways]],)),
     )
@@ -176,13 +178,12 @@ def _decoder(params: Params, picker: Picker) -> Design:
     code, out = picker.choice("code", ("a", "code", "addr")), output_name(picker)
     shifted = f"1 << {code}"
     hot = f"{enable} ? {shifted} : 0" if enable else shifted
-    level, idle = (0, 1) if active == "low" else (1, 0)
-    condition = f" when {enable} is 1" if enable else ""
+    condition, inverted = f" if {enable}" if enable else "", ", then all bits are inverted" if active == "low" else ""
     behaviour = picker.choice(
         "words",
         (
-            f"Bit {code} of {out} is {level}{condition}; all other bits are {idle}.",
-            f"Decode {code}: {out}[{code}] is {level}{condition}, all other bits are {idle}.",
+            f"{out}[{code}] is 1{condition}, all other bits are 0{inverted}.",
+            f"Decode {code}: {out}[{code}] is 1{condition}, all other bits are 0{inverted}.",
         ),
     )
 

@@ -2,7 +2,7 @@
 
 from crossmesh.data.rtl_design import Design, Kind, Params, Picker, Port, Reset, Sequential, mask, module_name
 
-RESET_STYLES = ("synchronous active-high", "synchronous active-low", "asynchronous active-low")
+RESET_STYLES = ("synchronous active-high", "synchronous active-low", "asynchronous active-high", "asynchronous active-low")
 CLOCK = "clk"
 
 
@@ -10,7 +10,7 @@ def reset_of(params: Params) -> Reset:
     """Return the reset that `params["reset"]`, one of `RESET_STYLES`, asks for."""
     timing, level = str(params["reset"]).split(" ")
     low = level == "active-low"
-    return Reset("resetn" if low else "reset", timing == "asynchronous", low)
+    return Reset("resetn" if low else "rst", timing == "asynchronous", low)
 
 
 def reset_words(reset: Reset, picker: Picker, signal: str, value: int = 0) -> str:
@@ -83,8 +83,8 @@ def _shift(params: Params, picker: Picker) -> Design:
     behaviour = picker.choice(
         "words",
         (
-            f"At posedge {CLOCK}, {q} shifts {direction} by 1 and {d} enters at bit {entry}.",
-            f"{q} shifts {direction} by 1 at posedge {CLOCK} and {d} enters at bit {entry}.",
+            f"At posedge {CLOCK}, {q} shifts {direction} with {d} into bit {entry}.",
+            f"{q} shifts {direction} with {d} into bit {entry} at posedge {CLOCK}.",
         ),
     )
     return Design(
@@ -112,8 +112,8 @@ def _detector(params: Params, picker: Picker) -> Design:
     behaviour = picker.choice(
         "words",
         (
-            f"At posedge {CLOCK}, the {width}-bit state shifts in {x} at bit 0. {y} is 1 if state is {pattern}.",
-            f"{y} is 1 if the last {width} values of {x} at posedge {CLOCK} were {pattern}, newest last.",
+            f"At posedge {CLOCK}, the {width}-bit state shifts left with {x} into bit 0. {y} is 1 if state is {pattern}.",
+            f"The {width}-bit state shifts left with {x} into bit 0 at posedge {CLOCK}. {y} is 1 if state is {pattern}.",
         ),
     )
     return Design(
