@@ -57,6 +57,7 @@ def test_an_interrupted_training_leaves_nothing_and_continues_to_the_same_end(
     assert group_members(process.pid) == []
     assert processes_of(Path(lines[0]["folder"])) == []
     assert not Path(lines[0]["folder"]).exists()
+    assert any("stopping after this step" in line["text"] for line in of_kind(lines, "StageEvent"))
     stopped_after = of_kind(lines, "StepEvent")[-1]["step"]
     assert 6 <= stopped_after < 40
     assert of_kind(lines, "CheckpointEvent")[-1]["step"] == stopped_after

@@ -149,7 +149,9 @@ def _run_attempt(assignment: Assignment, on_event: OnEvent) -> None:
         except ray.exceptions.RayError as error:
             failure = error
         listener.listen()
-    except BaseException:
+    except BaseException as reason:
+        if isinstance(reason, KeyboardInterrupt) and listener.patience_s:
+            on_event(StageEvent("stopping after this step, with a checkpoint; Ctrl-C again does not wait"))
         _stop(task, assignment, listener)
         raise
     _raise_failure(assignment, failure)
