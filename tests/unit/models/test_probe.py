@@ -1,0 +1,87 @@
+"""The verdict on another framework's logits: rounding passes, a fault does not, and neither is computed twice."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from crossmesh.errors import CrossmeshError
+from crossmesh.models import probe as probes
+from crossmesh.models.families import Architecture, read_architecture
+from crossmesh.models.probe import compare, probe, probe_tokens, reference_folder
+from crossmesh.models.random_weights import write_random
+from crossmesh.models.weights import folder_digests
+
+REFERENCE = np.random.default_rng(1).normal(size=(2, 40, 512)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    write_random("tiny_llama@0", folder)
+    return folder
+
+
+@pytest.fixture
+def cache(model: Path, tmp_path: Path) -> Path:
+    """A cache that has the reference already."""
+    kept = reference_folder(tmp_path, folder_digests(model).weights_digest)
+    kept.mkdir()
+    np.save(kept / "logits.npy", REFERENCE)
+    return tmp_path
+
+
+def test_a_difference_is_measured_against_the_spread_of_the_reference() -> None:
+    off = REFERENCE.copy()
+    off[0, 0, 0] += 100.0
+    result = compare(off, REFERENCE)
+    assert result.max_abs_diff == pytest.approx(100.0)
+    assert result.relative == pytest.approx(100.0 / np.sqrt(REFERENCE.size) / REFERENCE.std(), rel=1e-3)
+    assert result.top1_agreement == 1 - 1 / 80
+    assert compare(1000 * off, 1000 * REFERENCE).relative == pytest.approx(result.relative, rel=1e-5)
+
+
+def test_rounding_passes_once_and_for_all(model: Path, cache: Path) -> None:
+    asked = []
+
+    def logits_of(tokens: np.ndarray) -> np.ndarray:
+        asked.append(tokens)
+        return REFERENCE * np.float32(1 + 1e-6)
+
+    architecture = read_architecture(model)
+    first = probe(model, architecture, "float32", cache, logits_of)
+    assert first is not None
+    assert probe(model, architecture, "float32", cache, logits_of) == first
+    assert len(asked) == 1
+    assert np.array_equal(asked[0], probe_tokens(512))
+    assert probe(model, architecture, "bfloat16", cache, logits_of) == first
+    assert len(asked) == 2, "another precision is another program"
+
+
+def test_a_fault_is_reported_and_never_remembered_as_a_pass(model: Path, cache: Path) -> None:
+    noise = np.random.default_rng(2).normal(size=REFERENCE.shape).astype(np.float32)
+    architecture = read_architecture(model)
+    for size, dtype in ((1e-3, "float32"), (0.3, "bfloat16")):
+        for _ in range(2):
+            with pytest.raises(CrossmeshError, match="Use backend=torch"):
+                probe(model, architecture, dtype, cache, lambda _, size=size: REFERENCE + np.float32(size) * noise)
+    assert not list(cache.glob("*.json"))
+
+
+def test_a_model_over_the_limit_is_not_probed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: np.ndarray) -> np.ndarray:
+        raise AssertionError("probed")
+
+    monkeypatch.setattr(probes, "LARGEST", 1_000)
+    assert probe(model, read_architecture(model), "float32", tmp_path, refuse) is None
+
+
+def test_a_large_model_is_counted_from_its_config_alone() -> None:
+    from crossmesh.models.families import parse_architecture
+    from crossmesh.models.random_weights import architecture_config
+    from crossmesh.models.targets import all_weights
+
+    def parameters(architecture: Architecture) -> int:
+        return sum(int(np.prod(weight.hf_shape)) for weight in all_weights(architecture))
+
+    assert parameters(parse_architecture(architecture_config("gemma4_31b"), "test")) == pytest.approx(30.7e9, rel=0.01)
