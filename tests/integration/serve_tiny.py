@@ -1,0 +1,42 @@
+"""A driver for tests: serves what it is told until its standard input closes or it is interrupted, saying what it does as lines of JSON.
+
+Run as `serve_tiny.py <storage> <model folder> [name=adapter folder ...]`.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from crossmesh.cluster import processes_of, ray_session
+from crossmesh.errors import CrossmeshError
+from crossmesh.serve.app import start_server
+from crossmesh.spec.experiment import ExperimentSpec, ServeSpec, StorageSpec
+
+
+def say(**values: object) -> None:
+    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
+
+
+def main(storage: str, model: str, *adapters: str) -> None:
+    spec = ExperimentSpec(serve=ServeSpec(port=0, max_model_len=256, kv_cache_gib=0.25), storage=StorageSpec(storage))
+    folders = {name: Path(folder) for name, _, folder in (adapter.partition("=") for adapter in adapters)}
+    folder: Path | None = None
+    try:
+        with ray_session(spec.storage) as session:
+            folder = session.folder
+            with start_server(spec, Path(model), folders, on_progress=lambda message: say(progress=message)) as server:
+                say(base_url=server.base_url, api_key=server.api_key, models=server.models, start_s=server.start_s, folder=str(folder))
+                sys.stdin.read()
+    except KeyboardInterrupt:
+        say(interrupted=True)
+    except CrossmeshError as error:
+        say(error=str(error))
+    loaded = [name for name in ("jax", "torch", "transformers", "vllm", "ray.serve.llm") if name in sys.modules]
+    say(loaded=loaded, left=processes_of(folder) if folder else [])
+
+
+if __name__ == "__main__":
+    os.environ.pop("CROSSMESH_API_KEY", None)
+    main(*sys.argv[1:])

@@ -1,0 +1,262 @@
+"""One real server (tiny Llama, two adapters) through the official client: answers, the key, the routes, and what it leaves behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+
+from crossmesh.adapters.initial import LoraShape, lora_names
+from crossmesh.adapters.peft_format import write_adapter
+from crossmesh.models.families import read_architecture
+from crossmesh.models.targets import expand_targets
+from crossmesh.models.weights import fetch_model
+from crossmesh.spec.experiment import LORA_TARGETS, ModelSpec
+
+pytestmark = pytest.mark.integration
+RANK = 4
+TOKENS = 24
+PROMPTS = ([5, 40, 77, 301], [9] * 30, [17, 18, 19, 20, 21, 22, 23, 480])
+
+
+def random_adapter(model: Path, folder: Path, seed: int) -> Path:
+    """An adapter on all seven targets whose B is not zero, so that every layer's answer changes."""
+    targets = expand_targets(read_architecture(model), LORA_TARGETS)
+    random = np.random.default_rng(seed)
+    arrays = {}
+    for target in targets:
+        shape = LoraShape(target.hf, target.in_features, target.out_features)
+        a, b = lora_names(target.hf)
+        arrays[a] = random.normal(0, 0.3, (RANK, shape.in_features)).astype(np.float32)
+        arrays[b] = random.normal(0, 0.3, (shape.out_features, RANK)).astype(np.float32)
+    write_adapter(folder, arrays, rank=RANK, alpha=8.0, dropout=0.0, base_model=str(model), modules=[target.hf for target in targets])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fetch_model(ModelSpec(family="llama", weights="random://tiny_llama@0"), tmp_path_factory.mktemp("cache")).path
+
+
+@pytest.fixture(scope="module")
+def adapters(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("adapters")
+    return {name: random_adapter(model, folder / name, seed) for seed, name in enumerate(("one", "two"))}
+
+
+def start(storage: Path, model: Path, adapters: dict[str, Path]) -> subprocess.Popen[str]:
+    """Start the driver in a process group of its own, as a terminal would, and in no Ray but its own."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2] / "platform")
+    script = str(Path(__file__).with_name("serve_tiny.py"))
+    command = [sys.executable, script, str(storage), str(model), *[f"{name}={folder}" for name, folder in adapters.items()]]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment)
+
+
+def until(process: subprocess.Popen[str], *keys: str) -> dict[str, Any]:
+    """The first line of the driver that has one of `keys`."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        said: dict[str, Any] = json.loads(line)
+        if any(key in said for key in keys):
+            return said
+    raise AssertionError(f"the driver ended without saying any of {keys}")
+
+
+@pytest.fixture(scope="module")
+def driver(model: Path, adapters: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
+    process = start(tmp_path_factory.mktemp("serve"), model, adapters)
+    yield process
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def server(driver: subprocess.Popen[str], expected: dict[str, list[list[int]]]) -> dict[str, Any]:
+    """What the driver says once the server answers; `expected` is computed meanwhile."""
+    said = until(driver, "base_url", "error")
+    assert "error" not in said, said["error"]
+    return said
+
+
+@pytest.fixture(scope="module")
+def client(server: dict[str, Any]) -> openai.OpenAI:
+    return openai.OpenAI(base_url=server["base_url"], api_key=server["api_key"], max_retries=0)
+
+
+def greedy(client: openai.OpenAI, model: str, prompt: list[int]) -> list[int]:
+    """Token ids of the greedy answer to a prompt of token ids."""
+    extra = {"return_token_ids": True, "ignore_eos": True}
+    answer = client.completions.create(model=model, prompt=prompt, max_tokens=TOKENS, temperature=0, extra_body=extra)
+    ids: list[int] = answer.choices[0].model_extra["token_ids"]  # type: ignore[index]
+    return ids
+
+
+@pytest.fixture(scope="module")
+def expected(model: Path, adapters: dict[str, Path]) -> dict[str, list[list[int]]]:
+    """Greedy tokens of transformers and PEFT, by model name and prompt."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(1)
+    found = {}
+    for name in ("base", *adapters):
+        loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+        if name in adapters:
+            loaded = PeftModel.from_pretrained(loaded, adapters[name])
+        answers = []
+        for prompt in PROMPTS:
+            ids = torch.tensor([prompt])
+            made = loaded.generate(
+                input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=TOKENS, min_new_tokens=TOKENS
+            )
+            answers.append(made[0, len(prompt) :].tolist())
+        found[name] = answers
+    return found
+
+
+def test_every_model_is_listed_by_its_own_name(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["base", "one", "two"]
+    assert client.models.retrieve("two").id == "two"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("three")
+
+
+def test_the_served_tokens_are_those_of_transformers_and_peft(client: openai.OpenAI, expected: dict[str, list[list[int]]]) -> None:
+    served = {name: [greedy(client, name, prompt) for prompt in PROMPTS] for name in expected}
+    assert served == expected
+    assert served["base"] != served["one"] != served["two"] != served["base"]
+
+
+def test_models_do_not_mix_when_asked_at_once(client: openai.OpenAI, expected: dict[str, list[list[int]]]) -> None:
+    asked = [(name, index) for _ in range(3) for index in range(len(PROMPTS)) for name in expected]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        answers = list(pool.map(lambda one: greedy(client, one[0], PROMPTS[one[1]]), asked))
+    for (name, index), answer in zip(asked, answers, strict=True):
+        assert answer == expected[name][index], (name, index)
+
+
+@pytest.mark.parametrize("name", ["base", "one"])
+def test_chat_answers_whole_and_streamed_alike(client: openai.OpenAI, name: str) -> None:
+    messages: Any = [{"role": "user", "content": "hello"}]
+    whole = client.chat.completions.create(model=name, messages=messages, max_tokens=8, temperature=0)
+    assert whole.model == name
+    assert whole.usage is not None
+    assert 0 < whole.usage.completion_tokens <= 8
+    stream = client.chat.completions.create(model=name, messages=messages, max_tokens=8, temperature=0, stream=True)
+    parts = [chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices]
+    assert "".join(parts) == whole.choices[0].message.content
+
+
+def test_an_unknown_model_is_not_found(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError):
+        client.completions.create(model="three", prompt="hello", max_tokens=1)
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": openai.Omit()}], ids=["wrong", "none"])
+def test_a_wrong_key_and_no_key_are_unauthorized(server: dict[str, Any], headers: Any) -> None:
+    stranger = openai.OpenAI(base_url=server["base_url"], api_key="wrong-key-0123456789", max_retries=0)
+    with pytest.raises(openai.AuthenticationError) as caught:
+        stranger.models.list(extra_headers=headers)
+    assert caught.value.code == "invalid_api_key"
+    with pytest.raises(openai.AuthenticationError):
+        stranger.chat.completions.create(model="base", messages=[{"role": "user", "content": "hello"}], max_tokens=1, extra_headers=headers)
+
+
+def status(url: str, key: str | None) -> int:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"} if key else {})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+@pytest.mark.parametrize(
+    ("path", "open_status"),
+    [
+        ("/health", 200),
+        ("/ready", 200),
+        ("/metrics", 200),
+        ("/docs", 200),
+        ("/openapi.json", 200),
+        ("/version", 200),
+        ("/-/routes", 404),
+        ("/x", 404),
+    ],
+)
+def test_every_route_is_behind_the_gate(server: dict[str, Any], path: str, open_status: int) -> None:
+    origin = server["base_url"].removesuffix("/v1")
+    assert status(origin + path, None) == 401
+    assert status(origin + path, server["api_key"]) == open_status
+
+
+def test_liveness_needs_no_key(server: dict[str, Any]) -> None:
+    assert status(server["base_url"].removesuffix("/v1") + "/-/healthz", None) == 200
+
+
+def test_the_key_is_in_no_process_and_no_log(server: dict[str, Any]) -> None:
+    key = server["api_key"].encode()
+    mark = f"RAY_TMPDIR={server['folder']}".encode()
+    seen = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (process / "environ").read_bytes()
+            arguments = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if mark in variables.split(b"\0"):
+            seen += 1
+            assert key not in variables
+            assert key not in arguments
+    assert seen > 3
+    logs = [file for file in Path(server["folder"]).rglob("*") if file.is_file() and file.suffix in {".log", ".out", ".err"}]
+    assert logs
+    assert not [file for file in logs if key in file.read_bytes()]
+
+
+def test_an_interrupt_ends_everything_and_the_driver_stayed_clean(driver: subprocess.Popen[str], server: dict[str, Any]) -> None:
+    driver.send_signal(signal.SIGINT)
+    assert until(driver, "interrupted") == {"interrupted": True}
+    assert until(driver, "loaded") == {"loaded": [], "left": []}
+    assert driver.wait(timeout=60) == 0
+    assert not Path(server["folder"]).exists()
+
+
+@pytest.mark.full
+def test_an_engine_that_cannot_start_says_why_and_leaves_nothing(model: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for file in model.iterdir():
+        (broken / file.name).write_bytes(file.read_bytes())
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    process = start(tmp_path / "storage", broken, {})
+    said = until(process, "base_url", "error")
+    assert "The engine did not start." in said["error"]
+    assert "SafetensorError" in said["error"]
+    assert until(process, "loaded")["left"] == []
+
+
+@pytest.mark.full
+def test_an_interrupt_while_the_engine_starts_leaves_nothing(model: Path, tmp_path: Path) -> None:
+    process = start(tmp_path / "storage", model, {})
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "starting the engine (20" in line or "starting the engine (21" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    assert until(process, "interrupted") == {"interrupted": True}
+    assert until(process, "loaded")["left"] == []
