@@ -7,6 +7,6 @@ import pytest
 pytestmark = pytest.mark.integration
 
 
-def test_training_leaves_the_driver_without_frameworks(tiny_training: list[dict[str, Any]]) -> None:
+def test_training_leaves_the_driver_without_frameworks(tiny: Any, tiny_training: list[dict[str, Any]]) -> None:
     assert tiny_training[-1] == {"loaded": []}
-    assert len(tiny_training[-2]["losses"]) == 40
+    assert len(tiny_training[-2]["losses"]) == tiny.STEPS

@@ -59,7 +59,7 @@ def test_an_interrupted_training_leaves_nothing_and_continues_to_the_same_end(
     assert not Path(lines[0]["folder"]).exists()
     assert any("stopping after this step" in line["text"] for line in of_kind(lines, "StageEvent"))
     stopped_after = of_kind(lines, "StepEvent")[-1]["step"]
-    assert 6 <= stopped_after < 40
+    assert 6 <= stopped_after < tiny.STEPS
     assert of_kind(lines, "CheckpointEvent")[-1]["step"] == stopped_after
 
     again = tiny.start(tmp_path / "storage")
@@ -92,7 +92,7 @@ def test_a_finished_run_is_returned_at_once_without_ray(
     tiny: Any, tiny_training: Lines, tiny_storage: Path, model: ModelFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("crossmesh.train.launch.ray_session", pytest.fail)
-    result = train(tiny.tiny_spec(tiny_storage, steps=40), model, tiny_storage / "run", pytest.fail)
+    result = train(tiny.tiny_spec(tiny_storage, steps=tiny.STEPS), model, tiny_storage / "run", pytest.fail)
     assert [list(pair) for pair in result.losses] == tiny_training[-2]["losses"]
     assert result.adapter_digest == tiny_training[-2]["adapter"]
     assert result.final_loss == result.losses[-1][1]
@@ -101,7 +101,7 @@ def test_a_finished_run_is_returned_at_once_without_ray(
 
 def test_a_finished_run_of_another_trial_is_refused(tiny: Any, tiny_training: Lines, tiny_storage: Path, model: ModelFolder) -> None:
     with pytest.raises(InputError, match="holds a finished run of another trial"):
-        train(tiny.tiny_spec(tiny_storage, steps=39), model, tiny_storage / "run", pytest.fail)
+        train(tiny.tiny_spec(tiny_storage, steps=tiny.STEPS - 1), model, tiny_storage / "run", pytest.fail)
 
 
 def test_hardware_of_several_workers_is_refused_before_anything_starts(tiny: Any, tmp_path: Path, model: ModelFolder) -> None:
@@ -161,7 +161,7 @@ def test_a_killed_worker_is_reported_and_the_next_run_continues(
                 if b"RayTrainWorker" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     os.kill(pid, signal.SIGKILL)
 
-    spec = replace(tiny.tiny_spec(tmp_path), optim=OptimSpec(steps=40, learning_rate=1e-2))
+    spec = replace(tiny.tiny_spec(tmp_path), optim=OptimSpec(steps=tiny.STEPS, learning_rate=1e-2))
     with pytest.raises(CrossmeshError, match=r"^The training worker failed: .*worker\.log"):
         train(spec, model, tmp_path / "run", kill_at_six)
     result = train(spec, model, tmp_path / "run", ignore)
@@ -179,6 +179,6 @@ def test_a_damaged_adapter_is_exported_again_from_the_last_checkpoint(
     data[-1] ^= 1
     weights.write_bytes(bytes(data))
     events: list[Event] = []
-    result = train(tiny.tiny_spec(tiny_storage, steps=40), model, tmp_path / "run", events.append)
+    result = train(tiny.tiny_spec(tiny_storage, steps=tiny.STEPS), model, tmp_path / "run", events.append)
     assert any(isinstance(event, WarningEvent) and "is damaged" in event.text for event in events)
     assert result.adapter_digest == adapter_digest(tmp_path / "run" / "adapter") == tiny_training[-2]["adapter"]

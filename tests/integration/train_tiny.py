@@ -17,7 +17,7 @@ from crossmesh.spec.experiment import BackendSpec, BatchSpec, DataSpec, Experime
 from crossmesh.train.events import Event, to_json
 from crossmesh.train.launch import train
 
-STEPS = 40
+STEPS = 20
 
 
 def start(storage: Path, backend: str = "torch", steps: int = STEPS) -> subprocess.Popen[str]:
