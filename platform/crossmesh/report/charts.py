@@ -111,7 +111,7 @@ def speed_chart(results: Results, width: int) -> str:
     trained = [(variant, variant.training) for variant in results.trained if variant.training is not None]
     panels = (
         ("speed, real tokens per second", [training.tokens_per_s for _, training in trained]),
-        ("time of the training stage, seconds", [training.seconds for _, training in trained]),
+        ("time of all steps, seconds", [training.seconds for _, training in trained]),
     )
 
     def draw(figure: Any) -> None:

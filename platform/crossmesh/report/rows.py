@@ -44,7 +44,7 @@ def table_rows(results: Results) -> tuple[Row, ...]:
             results, "Loss, last step", "nats/token", "mean over the loss tokens of the step's batch", lambda t: f"{t.final_loss:.4f}"
         ),
         _training_row(results, "Training speed", "real tokens/s", "padding not counted, all steps", lambda t: f"{t.tokens_per_s:,.0f}"),
-        _training_row(results, "Training time", "s", "wall clock of the stage", lambda t: f"{t.seconds:,.0f}"),
+        _training_row(results, "Training time", "s", "wall clock of all steps", lambda t: f"{t.seconds:,.0f}"),
         _training_row(results, "Tokens trained on", "real tokens", "padding not counted", lambda t: f"{t.tokens:,}"),
         _training_row(results, "Tokens in the loss", "tokens", "answer tokens under the loss mask", lambda t: f"{t.loss_tokens:,}"),
         Row("Adapter size", "MiB", MEASURED, "files of the exported folder", tuple(_adapter_cell(variant) for variant in results.variants)),

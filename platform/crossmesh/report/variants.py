@@ -67,7 +67,7 @@ class TrainingSummary:
     tokens_per_s: float
     """Real tokens, padding not counted, over all steps."""
     seconds: float
-    """Wall clock of the training stage."""
+    """Wall clock of all steps, those that compile included; loading, checkpoints and export are not."""
     tokens: int
     """Real tokens trained on."""
     loss_tokens: int

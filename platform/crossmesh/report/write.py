@@ -17,7 +17,7 @@ UNITS = {
     "n": "problems",
     "final_loss": "nats per loss token",
     "tokens_per_s": "real tokens per second, padding not counted",
-    "seconds": "seconds of wall clock, training stage",
+    "seconds": "seconds of wall clock over all steps, compilation included",
     "tokens": "real tokens",
     "loss_tokens": "tokens under the loss mask",
     "adapter_bytes": "bytes",
