@@ -260,3 +260,36 @@ def test_an_interrupt_while_the_engine_starts_leaves_nothing(model: Path, tmp_pa
     process.send_signal(signal.SIGINT)
     assert until(process, "interrupted") == {"interrupted": True}
     assert until(process, "loaded")["left"] == []
+
+
+PLACEMENT = """
+import json, sys
+from pathlib import Path
+from crossmesh.cluster import ray_session
+from crossmesh.serve.engine import engine_settings
+from crossmesh.spec.experiment import BatchSpec, ExperimentSpec, HardwareSpec, ServeSpec, StorageSpec
+from ray.serve.llm import LLMConfig
+from ray.serve.llm.deployment import LLMServer
+
+found = []
+with ray_session(StorageSpec(sys.argv[1])):
+    for hardware, tp in (("gpu_2xh100", 2), ("tpu_v6e_8", 8), ("tpu_v5p_8", 4)):
+        spec = ExperimentSpec(hardware=HardwareSpec(hardware), serve=ServeSpec(tp=tp), batch=BatchSpec(8, 1))
+        settings = engine_settings(spec, Path(sys.argv[2]), {})
+        theirs = LLMServer.get_deployment_options(LLMConfig(**settings.llm_config))
+        found.append([{key: value for key, value in options.items() if "placement" in key} for options in (settings.deployment, theirs)])
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.full
+def test_accelerators_are_placed_as_ray_serve_llm_places_them(model: Path, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "platform"), "VLLM_TARGET_DEVICE": "cpu"}
+    command = [sys.executable, "-c", PLACEMENT, str(tmp_path), str(model)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300)
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) == 3
+    assert found[0][0]
+    for ours, theirs in found:
+        assert ours == theirs

@@ -5,6 +5,7 @@ from typing import Any
 
 from fastapi import FastAPI, HTTPException
 from ray.llm._internal.common.callbacks.base import CallbackBase
+from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
 from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
 from vllm.entrypoints.openai.models.protocol import LoRAModulePath
@@ -15,6 +16,15 @@ class _Server(LLMServer):  # type: ignore[misc]  # untyped base
 
     async def _start_engine(self) -> None:
         await self.engine.start()
+
+
+class _Engine(VLLMEngine):  # type: ignore[misc]  # untyped base
+    """`ray.serve.llm`'s engine, which on a CPU puts the one worker into a process of its own; ours computes in the engine's process."""
+
+    def _start_async_llm_engine(self, arguments: Any, config: Any, placement_group: Any) -> Any:
+        if config.device_config.device_type == "cpu" and config.parallel_config.world_size == 1:
+            config.parallel_config.distributed_executor_backend = "uni"
+        return super()._start_async_llm_engine(arguments, config, placement_group)
 
 
 class _LocalModel(CallbackBase):  # type: ignore[misc]  # untyped base
@@ -31,7 +41,7 @@ async def start_engine(llm_config: Mapping[str, Any], adapters: Mapping[str, str
     if adapters:
         arguments["lora_modules"] = [LoRAModulePath(name=name, path=folder) for name, folder in adapters.items()]
     config = LLMConfig(**{**llm_config, "engine_kwargs": arguments, "callback_config": {"callback_class": _LocalModel}})
-    server = _Server.sync_init(config)
+    server = _Server.sync_init(config, engine_cls=_Engine)
     await server.start()
     return server
 

@@ -25,6 +25,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 PROXY_HOOK = "crossmesh.serve.gate:proxy_middleware"
 """Import path for `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH`."""
 
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _KEY_BYTES = 32
 _SHORTEST_KEY = 16
 
@@ -33,9 +34,14 @@ def server_key(serve: ServeSpec, storage: Path, environ: Mapping[str, str] = os.
     """Return the key that clients must send; None when `serve.allow_anonymous`.
 
     It is the value of the environment variable `serve.api_key_env`, or else the content of `<storage>/secrets/api_key`, made on first
-    use with mode 0600. `InputError` for an empty or short key, and for a key file that others can read.
+    use with mode 0600. `InputError` for an empty or short key, for a key file that others can read, and for a server without a key on an
+    address that others can reach.
     """
     if serve.allow_anonymous:
+        if serve.host not in _LOOPBACK:
+            raise InputError(
+                f"serve.allow_anonymous=true with serve.host={serve.host!r} would serve anyone. Allowed: {', '.join(_LOOPBACK)}."
+            )
         return None
     if serve.api_key_env in environ:
         return _checked(environ[serve.api_key_env].strip(), f"environment variable {serve.api_key_env}")

@@ -114,5 +114,7 @@ def test_an_unusable_key_is_refused_without_being_shown(tmp_path: Path, key: str
     assert not key or key not in str(caught.value)
 
 
-def test_anonymous_serving_has_no_key(tmp_path: Path) -> None:
+def test_anonymous_serving_has_no_key_and_stays_on_this_machine(tmp_path: Path) -> None:
     assert server_key(ServeSpec(allow_anonymous=True), tmp_path, {"CROSSMESH_API_KEY": KEY}) is None
+    with pytest.raises(InputError, match=r"serve\.host='0\.0\.0\.0' would serve anyone"):
+        server_key(ServeSpec(allow_anonymous=True, host="0.0.0.0"), tmp_path, {})
