@@ -42,9 +42,11 @@ class JaxBackend:
     """Implements `train.backend.Backend` on JAX; one instance trains one adapter."""
 
     def init(self, setup: TrainingSetup) -> None:
-        """Load the base, put the seed's initial LoRA values in, make the optimizer and compile nothing yet."""
+        """Load the base and check its logits, put the seed's initial LoRA values in, make the optimizer. The first step compiles."""
         # Before the first compilation of this process, or JAX ignores it.
         jax.config.update("jax_compilation_cache_dir", str(setup.cache))
+        # Accelerators multiply float32 in bfloat16 or TF32 unless told otherwise; a run that says float32 means it.
+        jax.config.update("jax_default_matmul_precision", "highest" if setup.model.dtype == "float32" else None)
         self._setup = setup
         architecture = read_architecture(setup.model_folder)
         self._targets: tuple[Target, ...] = expand_targets(architecture, setup.lora.targets)
