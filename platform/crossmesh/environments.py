@@ -60,6 +60,9 @@ VARIABLES = (
     Variable("TOKENIZERS_PARALLELISM", "set", "false: the Rust thread pool of tokenizers can deadlock in forked processes, and warns."),
     Variable("HF_HUB_DISABLE_TELEMETRY", "set", "1: loading a model tells nobody."),
     Variable("OMP_NUM_THREADS", "both", "Threads of a CPU worker: all cores. Ray would set it to the CPUs that the worker reserved, one."),
+    Variable(
+        "OMP_WAIT_POLICY", "set", "PASSIVE: waiting threads of a CPU worker sleep; spinning, they take the cores from Ray and clients."
+    ),
     # Set in training workers.
     Variable("JAX_PLATFORMS", "set", "The platform of the hardware; without it JAX probes for others, and takes a TPU that is not ours."),
     Variable("RAY_TRAIN_METRICS_ENABLED", "set", "0: Ray Train's own Prometheus gauges; our loop reports its own metrics."),
@@ -70,12 +73,11 @@ VARIABLES = (
     Variable("VLLM_TARGET_DEVICE", "set", "The platform of the engine: beside libtpu vLLM finds two and refuses to start."),
     Variable("VLLM_CPU_OMP_THREADS_BIND", "set", "nobind: a CPU engine computes on all cores; vLLM would leave one to its scheduler."),
     Variable("VLLM_NO_USAGE_STATS", "set", "1: vLLM sends no usage report."),
-    # Set in the driver.
-    Variable("HYDRA_FULL_ERROR", "set", "1: Hydra raises composition errors, which we turn into one message, instead of printing them."),
-    Variable("OMP_WAIT_POLICY", "set", "PASSIVE: waiting threads of a CPU engine sleep; they share the cores with Ray and clients."),
     Variable("MALLOC_MMAP_THRESHOLD_", "set", "1 GiB: a CPU engine keeps its freed memory, because fresh pages cost a tenth of its time."),
     Variable("MALLOC_TRIM_THRESHOLD_", "set", "1 GiB: the same."),
     Variable("RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", "set", "Wraps Ray Serve's proxy, so that its /-/routes is behind our gate too."),
+    # Set in the driver.
+    Variable("HYDRA_FULL_ERROR", "set", "1: Hydra raises composition errors, which we turn into one message, instead of printing them."),
     # Set around a local Ray.
     Variable("RAY_TMPDIR", "set", "Temporary folder of our local Ray: its state API reads the address there."),
     Variable("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "set", "0: Ray keeps the address 127.0.0.1 and listens on nothing else."),
@@ -87,7 +89,7 @@ _PYTHON_PREFIX = "CROSSMESH_PYTHON_"
 
 _EVERY_WORKER = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
 _TRAIN = {"RAY_TRAIN_METRICS_ENABLED": "0", "RAY_CHDIR_TO_TRIAL_DIR": "0"}
-_TRAIN_CPU = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
+_TRAIN_CPU = {"OMP_WAIT_POLICY": "PASSIVE", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
 
 
 @dataclass(frozen=True)
