@@ -105,9 +105,13 @@ def _no_answer(address: str, error: OSError) -> InputError:
 def _local(storage: StorageSpec) -> Iterator[Session]:
     """Start Ray on this machine; end it and every process of it."""
     secure_token()
+    tempfile.gettempdir()  # Python remembers the first answer: for this process it stays the user's, beyond the session.
     folder = Path(tempfile.mkdtemp(prefix="cm-", dir="/tmp"))  # Unix sockets in it must stay under 108 characters.
+    scratch = folder / "tmp"  # Engines leave sockets and files where temporary files go: they go with the session.
+    scratch.mkdir()
     try:
-        with _loopback_only(), _variables({"RAY_TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0"}):
+        variables = {"RAY_TMPDIR": str(folder), "TMPDIR": str(scratch), "RAY_USAGE_STATS_ENABLED": "0"}
+        with _loopback_only(), _variables(variables):
             _start(folder)
             yield Session(ray.get_runtime_context().gcs_address, True, folder)
     except (CrossmeshError, KeyboardInterrupt):

@@ -127,6 +127,8 @@ def test_everything_is_tracked_once(first, place):
     assert [metric.step for metric in client.get_metric_history(runs["jax"].info.run_id, "train/loss")] == [1, 2, 3, 4]
     stored = {file.path for folder in ("records", "adapter") for file in client.list_artifacts(runs["torch"].info.run_id, folder)}
     assert {"records/science.json", "records/system.json", "records/provenance.json", "adapter/adapter_model.safetensors"} <= stored
+    for run in runs.values():
+        assert "records/provenance.json" in {file.path for file in client.list_artifacts(run.info.run_id, "records")}
     assert {file.path for file in client.list_artifacts(parent, "report")} == {"report/report.html", "report/report.json"}
 
 

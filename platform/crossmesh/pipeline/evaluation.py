@@ -18,6 +18,7 @@ from crossmesh.serve.app import start_server
 from crossmesh.serve.engine import EngineSettings, engine_settings
 from crossmesh.serve.record import engine_record
 from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.tracker import Tracker
 
 BASE = "base"
@@ -75,6 +76,7 @@ def evaluate_models(
         for name in missing:
             digest = canonical_json([model.weights_digest, *[adapter.digest for adapter in adapters if adapter.name == name]])
             run_id = tracker.start(f"evaluate {name}", "evaluate", parent=parent, params=spec.eval)
+            tracker.provenance(run_id, gather_provenance())
             status = "FAILED"
             try:
                 with console.stage(f"evaluate: {name}") as stage, tracker.system_metrics(run_id):

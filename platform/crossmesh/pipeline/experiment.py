@@ -14,6 +14,7 @@ from crossmesh.report.variants import Results, RunRecord, TrainingSummary, Varia
 from crossmesh.report.write import write_report
 from crossmesh.spec.experiment import BackendSpec, ExperimentSpec
 from crossmesh.sweep.trial import Trial, fetch, prepare, run_trial
+from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.tracker import Tracker
 
 
@@ -80,6 +81,8 @@ def _parent_run(spec: ExperimentSpec, tracker: Tracker, identity: str) -> str:
         tracker.resume(run_id)
         return run_id
     run_id = tracker.start(spec.name, "experiment", identity=identity, params=spec)
+    tracker.provenance(run_id, gather_provenance())
+    tracker.artifact_json(run_id, "records/spec.json", asdict(spec))
     write_json(file, {"run_id": run_id})
     return run_id
 
