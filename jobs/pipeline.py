@@ -37,6 +37,7 @@ class PipelineKeys(JobKeys):
         require(bool(self.backends), "backends", list(self.backends), f"one or more of {', '.join(BACKENDS)}")
         for backend in self.backends:
             require_choice("backends", backend, BACKENDS)
+        require(len(set(self.backends)) == len(self.backends), "backends", list(self.backends), "each backend once")
 
 
 def run(job: Job[PipelineKeys]) -> None:

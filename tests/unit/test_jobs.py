@@ -33,6 +33,9 @@ for path in sys.argv[1:]:
         "cfg": call(path, "--cfg", "job"),
         "typo": call(path, "batch.micr=3"),
         "output": call(path, "output=yaml"),
+        "group": call(path, "model=null"),
+        "relative": call(path, "storage.root=not/absolute"),
+        "unwritable": call(path, "storage.root=/proc/no-folder"),
     }
 answers["modules"] = sorted({name.partition(".")[0] for name in sys.modules})
 print(json.dumps(answers))
@@ -78,6 +81,24 @@ def test_the_jobs_own_keys_are_checked(job, answers):
     shown = answers[str(job)]["output"]
     assert shown["code"] == 2
     assert "output='yaml'" in shown["err"]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.stem)
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("group", ["model=null", "smollm2_135m"]),
+        ("relative", ["storage.root='not/absolute'", "an absolute path"]),
+        ("unwritable", ["storage.root='/proc/no-folder'", "CROSSMESH_STORAGE"]),
+    ],
+)
+def test_what_hydra_would_stumble_over_is_one_line_and_leaves_nothing(job, given, named, answers):
+    shown = answers[str(job)][given]
+    assert shown["code"] == 2
+    assert shown["err"].count("\n") == 1
+    for part in named:
+        assert part in shown["err"]
+    assert not Path("not").exists()
 
 
 def test_jobs_import_no_framework(answers):

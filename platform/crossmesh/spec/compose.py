@@ -4,24 +4,30 @@ Groups of `conf/` map to our own dataclasses; nothing is instantiated from confi
 translated here, once, into `InputError`s that name the key, the value, what is allowed and the nearest valid key.
 """
 
+import atexit
 import os
 import re
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import hydra
 from hydra.core.config_store import ConfigStore
-from hydra.errors import HydraException
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import ConfigKeyError, OmegaConfBaseException, ValidationError
+from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from crossmesh.errors import CrossmeshError, InputError, nearest, require_choice
-from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.experiment import ExperimentSpec, StorageSpec
 
 Keys = TypeVar("Keys")
+
+_SPECIAL = "= , : ' \" ~ ( ) [ ] { } or a blank at an end"
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -59,7 +65,9 @@ def run_job(verb: str, keys: type[Keys], run: Callable[[Job[Keys]], None], conf:
 
     def task(config: DictConfig) -> None:
         try:
-            run(build(config, keys, conf))
+            job = build(config, keys, conf)
+            _make_root(job.spec.storage)
+            run(job)
         except CrossmeshError as error:  # Here, because Hydra prints a line of its own about every exception that passes it.
             _end(error, error.exit_code)
 
@@ -70,13 +78,14 @@ def run_job(verb: str, keys: type[Keys], run: Callable[[Job[Keys]], None], conf:
     except ValueError as error:
         if "Config group override" not in str(error):
             raise
-        _end(f"a config group takes the name of a file under conf/, not null or a number: {error}", InputError.exit_code)
+        _end(_no_file_name(conf), InputError.exit_code)
     except KeyboardInterrupt:
         _end("interrupted: what was done is kept; run the same command to continue", INTERRUPTED)
 
 
 def register(verb: str, keys: type[Any]) -> None:
     """Put the spec's defaults and the job's own keys where the YAML under `conf/` names them."""
+    OmegaConf.register_new_resolver("crossmesh.scratch", _scratch_folder, replace=True)
     store = ConfigStore.instance()
     store.store(name="schema", node=_schema(ExperimentSpec))
     store.store(group="job/keys", name=verb, node=_schema(keys), package="_global_")
@@ -85,7 +94,7 @@ def register(verb: str, keys: type[Any]) -> None:
 def build(config: DictConfig, keys: type[Keys], conf: Path) -> Job[Keys]:
     """Turn a composed configuration into a checked `Job`; `InputError` when something in it cannot be."""
     try:
-        values = {str(key): value for key, value in dict(OmegaConf.to_container(config, resolve=True)).items()}  # type: ignore[arg-type]
+        values = {str(key): value for key, value in dict(OmegaConf.to_container(config, resolve=True, throw_on_missing=True)).items()}  # type: ignore[arg-type]
         of_spec, of_job = _names(ExperimentSpec), _names(keys)
         for key in values:
             if key not in (*of_spec, *of_job):
@@ -120,22 +129,21 @@ def translate(error: BaseException, keys: type[Any], conf: Path) -> InputError:
             return link
     known = known_keys(keys, conf)
     text = "\n".join(str(link) for link in chain)
-    if match := re.search(r"Could not override '([^']+)'", text) or re.search(r"Could not append value to config. '([^']+)'", text):
-        return _unknown_key(match[1], known)
     for link in chain:
-        if isinstance(link, ConfigKeyError) and link.full_key:
-            return _unknown_key(str(link.full_key), known)
-        if isinstance(link, ValidationError):
-            key = str(link.full_key or "")
-            where = f"{key}: " if key else ""
-            return InputError(f"{where}{str(link).splitlines()[0].rstrip('.')}. Allowed: {_allowed_type(link)}.")
-    if match := re.search(r"Could not find '([^']+)/([^'/]+)'", text):
+        if isinstance(link, OverrideParseException):
+            return InputError(
+                f"Cannot read {link.override!r}. Allowed: key=value; a value with one of the characters {_SPECIAL} goes in quotes that the "
+                f"shell leaves alone, e.g. \"name='a=b'\"; ~ is not expanded, write the whole path."
+            )
+    match = re.search(r"Could not override '([^']+)'", text) or re.search(r"Could not append value to config. '([^']+)'", text)
+    unknown = [str(link.full_key) for link in chain if isinstance(link, ConfigKeyError) and link.full_key]
+    if match or unknown:  # The more exact of the two: `model={a:1}` means model.a, `Batch.size=1` more than Batch.
+        return _unknown_key(max([*([match[1]] if match else []), *unknown], key=len), known)
+    if match := re.search(r"Could not find '([^']+)/([^'/]*)'", text):
         return _unknown_option(match[1], match[2], sorted(file.stem for file in (conf / match[1]).glob("*.yaml")))
-    if match := re.search(r"(?:parsing|Error parsing) override '([^']*)'", text):
-        return InputError(
-            f"Cannot read the override {match[1]!r}: {text.splitlines()[1] if len(text.splitlines()) > 1 else text}. "
-            "Allowed: key=value, with values of special characters in single quotes inside double quotes."
-        )
+    for link in chain:
+        if isinstance(link, OmegaConfBaseException) and (key := str(link.full_key or "")):
+            return InputError(f"{_given(key)}: {_reason(link)}. Allowed: {_allowed_type(key, keys)}.")
     return InputError(" ".join(line.strip() for line in str(error).splitlines() if line.strip()))
 
 
@@ -147,6 +155,28 @@ class _NoKeys:
 def _end(message: object, code: int) -> None:
     print(f"crossmesh: {message}", file=sys.stderr)  # noqa: T201
     sys.exit(code)
+
+
+def _make_root(storage: StorageSpec) -> None:
+    """Make `storage.root`, so that a job that could store nothing ends before it starts."""
+    reason = "it is not writable"
+    try:
+        storage.path.mkdir(parents=True, exist_ok=True)
+        if os.access(storage.path, os.W_OK | os.X_OK):
+            return
+    except OSError as error:
+        reason = str(error.strerror)
+    raise InputError(
+        f"storage.root={storage.root!r} cannot be used: {reason}. Allowed: a folder that is writable or can be made. "
+        "Set storage.root, or the environment variable CROSSMESH_STORAGE."
+    )
+
+
+def _scratch_folder() -> str:
+    """A folder that is gone with this process: Hydra writes down a sweep before anything of it has been checked."""
+    folder = tempfile.mkdtemp(prefix="crossmesh-sweep-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _names(kind: type[Any]) -> tuple[str, ...]:
@@ -188,9 +218,36 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
+def _given(key: str) -> str:
+    """The argument that set `key`, or the key itself."""
+    return next((argument for argument in sys.argv[1:] if argument.lstrip("+~").partition("=")[0] == key), key)
+
+
+def _reason(error: OmegaConfBaseException) -> str:
+    """What OmegaConf says is wrong, in words that do not speak of its own types."""
+    text = str(error).splitlines()[0].rstrip(".")
+    if "is not Optional" in text:
+        return "null is not a value here"
+    if "not support deletion" in text:
+        return "a key can be set but not taken away"
+    if re.match(r"Cannot (merge|convert)|Invalid (value|type) assigned", text):
+        return "the value is of another kind"
+    return text
+
+
+def _no_file_name(conf: Path) -> InputError:
+    """Name the `group=null` or `group=5` that Hydra refuses without saying which it is."""
+    for argument in sys.argv[1:]:
+        group, separator, value = argument.partition("=")
+        options = sorted(file.stem for file in (conf / group).glob("*.yaml")) if group and "/" not in group else []
+        if separator and options and not isinstance(OverridesParser.create().parse_override(argument).value(), str | list):
+            return InputError(f"{argument}: {value!r} is no file name. Allowed: {', '.join(options)}.")
+    return InputError("An argument has no key. Allowed: key=value, or group=file with the name of a file under conf/.")
+
+
 def _unknown_key(key: str, known: Iterable[str]) -> InputError:
     options = list(known)
-    given = next((argument for argument in sys.argv[1:] if argument.lstrip("+~").startswith(f"{key}=")), key)
+    given = _given(key)
     guess = nearest(key, options)
     parent = key.rpartition(".")[0]
     siblings = [name for name in options if name.rpartition(".")[0] == parent]
@@ -200,14 +257,25 @@ def _unknown_key(key: str, known: Iterable[str]) -> InputError:
 
 
 def _unknown_option(group: str, option: str, options: list[str]) -> InputError:
+    group = group.partition("//")[0]
     guess = nearest(option, options)
     hint = f" Did you mean {group}={guess}?" if guess else ""
     allowed = f" Allowed: {', '.join(options)}." if options else ""
-    return InputError(f"{group}={option}: there is no such file under conf/{group}.{allowed}{hint}")
+    return InputError(f"{_given(group)}: there is no file {option!r} under conf/{group}.{allowed}{hint}")
 
 
-def _allowed_type(error: ValidationError) -> str:
-    match = re.search(r"could not be converted to (\w+)|is not a valid (\w+)", str(error))
-    kind = str(match[1] or match[2]) if match else "of another type"
-    names = {"Integer": "a whole number", "int": "a whole number", "Float": "a number", "float": "a number", "bool": "true or false"}
-    return names.get(kind, f"a value {kind}")
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+def _allowed_type(key: str, keys: type[Any]) -> str:
+    """Say what a dotted key takes, from the dataclass that it stands in."""
+    hints = {**get_type_hints(ExperimentSpec), **get_type_hints(keys)}
+    kind: Any = None
+    for name in re.sub(r"\[.*", "", key).split("."):
+        kind = hints.get(name)
+        hints = get_type_hints(kind) if is_dataclass(kind) else {}
+    if get_origin(kind) is tuple:
+        return "a list, in brackets: [1,2]" if get_args(kind)[0] is int else "a list of texts, in brackets: [a,b]"
+    if is_dataclass(kind):
+        return f"keys under it: {', '.join(f'{key}.{name}' for name in hints)}"
+    return _KINDS.get(kind, "another value")

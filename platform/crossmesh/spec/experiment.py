@@ -4,9 +4,13 @@ A default stands here and nowhere else; a YAML under `conf/` holds only its diff
 dataclass is built, so a spec that exists is a spec that makes sense; what needs files, devices or weights is checked later.
 """
 
+import math
 import os
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
+from typing import Any
 
 from crossmesh.errors import InputError, require, require_choice
 from crossmesh.hardware.catalogue import Slice, find_slice
@@ -16,7 +20,13 @@ FAMILIES = ("llama", "gemma4")
 DTYPES = ("float32", "bfloat16")
 BACKENDS = ("torch", "jax")
 LORA_TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
+KV_CACHE_DTYPES = ("float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2")
 AUTO = "auto"
+
+_WHOLE_LIMIT = 1 << 31
+_SEED_LIMIT = 1 << 32
+"""numpy, torch, JAX and vLLM all take seeds from 0 up to this."""
+_NAME = re.compile(r"\w[\w .-]*")
 
 
 @dataclass(frozen=True)
@@ -233,13 +243,16 @@ class ServeSpec:
     def __post_init__(self) -> None:
         """Check ports, sizes and the form of `adapters`."""
         object.__setattr__(self, "adapters", tuple(self.adapters))
+        require(bool(self.host), "serve.host", self.host, "an address of this machine, e.g. 127.0.0.1")
         require(0 <= self.port < 65536, "serve.port", self.port, "0 (any free port) to 65535")
         require(self.max_model_len >= 8, "serve.max_model_len", self.max_model_len, "at least 8 tokens")
         require(self.max_num_seqs > 0, "serve.max_num_seqs", self.max_num_seqs, "a positive number")
         require(self.kv_cache_gib > 0, "serve.kv_cache_gib", self.kv_cache_gib, "a positive number of GiB")
         require(0 < self.gpu_memory_utilization <= 1, "serve.gpu_memory_utilization", self.gpu_memory_utilization, "over 0, up to 1")
         require(self.tp > 0, "serve.tp", self.tp, "a positive number")
+        require(self.start_timeout_s > 0, "serve.start_timeout_s", self.start_timeout_s, "a positive number of seconds")
         require_choice("serve.dtype", self.dtype, (*DTYPES, AUTO))
+        require_choice("serve.kv_cache_dtype", self.kv_cache_dtype, (*KV_CACHE_DTYPES, AUTO))
         for adapter in self.adapters:
             name, separator, folder = adapter.partition(":")
             require(bool(name and separator and folder), "serve.adapters", adapter, "name:folder, e.g. torch:/path/to/adapter")
@@ -274,6 +287,7 @@ class EvalSpec:
         require_choice("eval.task", self.task, ("rtl",))
         require_choice("eval.sandbox", self.sandbox, ("bubblewrap", "none"))
         require(self.samples > 0, "eval.samples", self.samples, "a positive number")
+        require(bool(self.k), "eval.k", list(self.k), f"one or more of 1 to eval.samples={self.samples}")
         for k in self.k:
             require(0 < k <= self.samples, "eval.k", k, f"1 to eval.samples={self.samples}")
         require(self.temperature >= 0, "eval.temperature", self.temperature, "zero (greedy) or more")
@@ -292,6 +306,10 @@ class TrackingSpec:
     """MLflow tracking URI; empty: sqlite and artifacts under `storage.root`."""
     experiment: str = "crossmesh"
     system_metrics: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the experiment's name."""
+        require(bool(self.experiment.strip()), "tracking.experiment", self.experiment, "a name")
 
 
 def _default_root() -> str:
@@ -324,7 +342,7 @@ class ExperimentSpec:
     """Everything that one experiment says."""
 
     name: str = "unnamed"
-    """Name of the experiment; its report and its parent run carry it."""
+    """Name of the experiment; its parent run and the folder of its report carry it."""
     model: ModelSpec = field(default_factory=ModelSpec)
     data: DataSpec = field(default_factory=DataSpec)
     lora: LoraSpec = field(default_factory=LoraSpec)
@@ -339,10 +357,14 @@ class ExperimentSpec:
     storage: StorageSpec = field(default_factory=StorageSpec)
 
     def __post_init__(self) -> None:
-        """Check what spans groups."""
+        """Check what holds in all groups, and what spans several."""
+        plain = _NAME.fullmatch(self.name) is not None
+        require(plain, "name", self.name, "letters, digits, '_', '-', '.' and blanks, a letter or digit first: it names a folder")
+        for key, value in _leaves(self):
+            _check_number(key, value)
         ways = self.mesh_shape.batch_ways
         if self.batch.size % (max(self.batch.micro, 1) * ways):
-            possible = [m for m in range(1, self.batch.size + 1) if self.batch.size % (m * ways) == 0]
+            possible = [] if self.batch.size % ways else _divisors(self.batch.size // ways)
             allowed = f"batch.micro one of {possible}" if possible else f"batch.size a multiple of {ways}, the mesh's data x fsdp"
             raise InputError(
                 f"batch.size={self.batch.size} does not divide into batch.micro={self.batch.micro} "
@@ -379,3 +401,27 @@ class ExperimentSpec:
     def accumulation(self) -> int:
         """Micro-batches per optimizer step."""
         return self.batch.size // (self.micro_batch * self.mesh_shape.batch_ways)
+
+
+def _leaves(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every dotted key of a group with its value."""
+    for one in fields(group):
+        value = getattr(group, one.name)
+        if is_dataclass(value):
+            yield from _leaves(value, f"{prefix}{one.name}.")
+        else:
+            yield f"{prefix}{one.name}", value
+
+
+def _check_number(key: str, value: object) -> None:
+    """Refuse numbers that no engine can take, whichever key they are given to."""
+    if isinstance(value, float):
+        require(math.isfinite(value), key, value, "a finite number")
+    elif isinstance(value, int):
+        low, high = (0, _SEED_LIMIT) if key.endswith("seed") else (-_WHOLE_LIMIT, _WHOLE_LIMIT)
+        require(low <= value < high, key, value, f"{low} to {high - 1}")
+
+
+def _divisors(number: int) -> list[int]:
+    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
+    return sorted({*small, *(number // divisor for divisor in small)})

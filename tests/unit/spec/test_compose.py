@@ -62,6 +62,30 @@ def test_the_command_line_wins_over_the_experiment():
         ("serve.max_lora_rank=8", ["serve.max_lora_rank=8", "lora.rank=16"]),
         ("storage.root=here", ["storage.root", "absolute"]),
         ("batch.micro=[1", ["[1"]),
+        ("batch.size=2=3", ["Cannot read 'batch.size=2=3'", "quotes"]),
+        ("storage.root=~/x", ["Cannot read 'storage.root=~/x'", "~ is not expanded"]),
+        ("optim.steps=null", ["optim.steps", "null", "a whole number"]),
+        ("optim.learning_rate=inf", ["optim.learning_rate=inf", "a finite number"]),
+        ("eval.timeout_s=inf", ["eval.timeout_s=inf", "a finite number"]),
+        ("lora.seed=-1", ["lora.seed=-1", "0 to 4294967295"]),
+        ("data.rtl.seed=99999999999999999999", ["data.rtl.seed", "0 to 4294967295"]),
+        ("optim.steps=99999999999", ["optim.steps=99999999999", "2147483647"]),
+        ("lora.targets=q", ["lora.targets", "a list of texts, in brackets: [a,b]"]),
+        ("lora.targets={a:1}", ["lora.targets", "a list of texts, in brackets: [a,b]"]),
+        ("eval.k=null", ["eval.k", "in brackets: [1,2]"]),
+        ("eval.k=[]", ["eval.k=[]", "one or more"]),
+        ("data.rtl=5", ["data.rtl", "data.rtl.seed"]),
+        ("model={a:1}", ["model.a", "model.weights"]),
+        ("Batch.size=2", ["Batch.size", "Did you mean batch.size?"]),
+        ("~batch.size", ["batch.size", "not taken away"]),
+        ("model.weights=???", ["model.weights", "Missing"]),
+        ("model.weights=${nope}", ["model.weights", "'nope' not found"]),
+        ("name=../../etc", ["name='../../etc'", "it names a folder"]),
+        ("name=", ["name=''", "it names a folder"]),
+        ("serve.host=", ["serve.host", "127.0.0.1"]),
+        ("serve.start_timeout_s=0", ["serve.start_timeout_s", "a positive number"]),
+        ("serve.kv_cache_dtype=fp3", ["serve.kv_cache_dtype", "Did you mean 'fp8'?"]),
+        ("tracking.experiment=", ["tracking.experiment", "a name"]),
     ],
 )
 def test_bad_input_is_one_clear_message(override, parts):
@@ -71,6 +95,11 @@ def test_bad_input_is_one_clear_message(override, parts):
     assert "\n" not in message
     for part in parts:
         assert part in message
+
+
+def test_a_batch_that_does_not_divide_names_the_sizes_that_do_at_once():
+    with pytest.raises(InputError, match=r"batch\.micro one of \[1, 2, 3, 6, 7, .*, 2147483646\]"):
+        compose_spec(CONF, "batch.size=2147483646", "batch.micro=4")
 
 
 @pytest.mark.parametrize(("hardware", "micro", "accumulation"), [("cpu", 8, 1), ("tpu_v5p_8", 2, 1), ("gpu_2xh100", 4, 1)])
