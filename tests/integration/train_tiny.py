@@ -17,7 +17,7 @@ from crossmesh.spec.experiment import BackendSpec, BatchSpec, DataSpec, Experime
 from crossmesh.train.events import Event, to_json
 from crossmesh.train.launch import train
 
-STEPS = 20
+STEPS = 60
 
 
 def start(storage: Path, backend: str = "torch", steps: int = STEPS) -> subprocess.Popen[str]:
@@ -30,10 +30,11 @@ def start(storage: Path, backend: str = "torch", steps: int = STEPS) -> subproce
 
 
 def said(process: subprocess.Popen[str]) -> Iterator[dict[str, object]]:
-    """What a started driver says, line by line."""
+    """What a started driver says, line by line; what Ray's own processes print when they are ended is left out."""
     assert process.stdout is not None
     for line in process.stdout:
-        yield json.loads(line)
+        if line.startswith("{"):
+            yield json.loads(line)
 
 
 def say(**values: object) -> None:
@@ -46,7 +47,7 @@ def tiny_spec(storage: Path, backend: str = "torch", steps: int = STEPS) -> Expe
         model=ModelSpec(family="llama", weights="random://tiny_llama@0"),
         data=DataSpec(source=str(storage / "rows.jsonl"), max_length=96),
         optim=OptimSpec(steps=steps, learning_rate=1e-2),
-        batch=BatchSpec(2),
+        batch=BatchSpec(16),
         backend=BackendSpec(backend),
         storage=StorageSpec(str(storage), checkpoint_every_steps=4),
     )
