@@ -60,12 +60,19 @@ class Place:
             start_new_session=True,
         )
 
+    def client(self) -> MlflowClient:
+        return MlflowClient(f"sqlite:///{self.storage / 'mlflow.db'}")
+
     def run(self, *overrides: str) -> tuple[dict, str]:
         process = self.start(*overrides)
         out, err = process.communicate(timeout=900)
         assert process.returncode == 0, err
         assert survivors(process.pid) == []
         return json.loads(out.splitlines()[-1]), err
+
+
+def tracked(client: MlflowClient) -> list:
+    return client.search_runs([client.get_experiment_by_name("crossmesh").experiment_id])
 
 
 def survivors(group: int) -> list[str]:
@@ -116,9 +123,8 @@ def test_the_driver_loaded_no_framework(first):
 
 
 def test_everything_is_tracked_once(first, place):
-    client = MlflowClient(f"sqlite:///{place.storage / 'mlflow.db'}")
-    experiment = client.get_experiment_by_name("crossmesh")
-    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    client = place.client()
+    runs = {run.info.run_name: run for run in tracked(client)}
     assert runs.keys() == {"tiny", "torch", "jax", "evaluate base", "evaluate torch", "evaluate jax"}
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
     parent = runs["tiny"].info.run_id
@@ -159,7 +165,7 @@ def test_interrupted_anywhere_it_ends_cleanly_and_the_next_run_continues(moment,
     report, _ = place.run()
     assert report["comparable"] is True
     assert report["variants"]["torch"]["losses"] == first[0]["variants"]["torch"]["losses"]
-    client = MlflowClient(f"sqlite:///{place.storage / 'mlflow.db'}")
-    trained = [run for run in client.search_runs(["1"]) if run.info.run_name == "torch"]
+    client = place.client()
+    trained = [run for run in tracked(client) if run.info.run_name == "torch"]
     assert [run.info.status for run in trained] == ["FINISHED"]
     assert [metric.step for metric in client.get_metric_history(trained[0].info.run_id, "train/loss")] == [1, 2, 3, 4]
