@@ -1,11 +1,17 @@
 """Fixtures of the whole suite: every test has its own storage, and none sees the user's."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_configure() -> None:
+    """Take SIGINT back where a background shell had it ignored: processes that tests start would ignore it too."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
