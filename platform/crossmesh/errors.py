@@ -5,7 +5,9 @@ of ours and keeps its traceback.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class CrossmeshError(Exception):
@@ -52,3 +54,15 @@ def require(condition: bool, key: str, value: object, allowed: str) -> None:
     """Raise `InputError` naming the key, the value and what is allowed, unless `condition` holds."""
     if not condition:
         raise InputError(f"{key}={value!r} is not possible. Allowed: {allowed}.")
+
+
+@contextmanager
+def reading(path: Path, needed: str) -> Iterator[None]:
+    """Turn whatever reading the user's file `path` raises into one `InputError`: damage, wrong types, missing keys."""
+    try:
+        yield
+    except CrossmeshError:
+        raise
+    except Exception as error:  # Each parser has its own exceptions; tokenizers raises `Exception` itself.
+        reason = " ".join(str(error).split())[:300]
+        raise InputError(f"{path} cannot be read ({type(error).__name__}: {reason}). Needed: {needed}.") from error

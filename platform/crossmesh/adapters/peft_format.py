@@ -15,9 +15,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from crossmesh.adapters.initial import PEFT_PREFIX, FloatArray, lora_names
-from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.errors import CrossmeshError, InputError, reading
 from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, read_json, write_json
 from crossmesh.models.families import Architecture
+from crossmesh.models.targets import expand_targets
+from crossmesh.spec.experiment import LORA_TARGETS
 
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -130,6 +132,28 @@ def adapter_digest(folder: Path) -> str:
     return digest_text(canonical_json([[name, digest_file(folder / name)] for name in (CONFIG_FILE, WEIGHTS_FILE)]))
 
 
+def check_fits(arrays: Mapping[str, FloatArray], architecture: Architecture, origin: str) -> None:
+    """Raise `InputError` unless every module of the adapter is a projection of this model, with its sizes.
+
+    An engine leaves out what it does not find, and then serves the base under the adapter's name.
+    """
+    known = {target.hf: (target.in_features, target.out_features) for target in expand_targets(architecture, LORA_TARGETS)}
+    for module in sorted({name.removeprefix(PEFT_PREFIX).rsplit(".lora_", 1)[0] for name in arrays}):
+        if module not in known:
+            raise InputError(
+                f"{origin} adapts {module}, which this {architecture.family} model does not have: it is an adapter of another base. "
+                "Give the base it was trained on as model.weights, or another adapter."
+            )
+        name_a, name_b = lora_names(module)
+        found = (arrays[name_a].shape[1], arrays[name_b].shape[0])
+        if found != known[module]:
+            raise InputError(
+                f"{origin} adapts {module} with {found[0]} inputs and {found[1]} outputs; in this model it has {known[module][0]} and "
+                f"{known[module][1]}: it is an adapter of another base. Give the base it was trained on as model.weights, or another "
+                "adapter."
+            )
+
+
 def serving_form(arrays: Mapping[str, FloatArray], architecture: Architecture) -> dict[str, FloatArray]:
     """`arrays` as vLLM needs them: where K and V share one projection, the K arrays also under V's name.
 
@@ -149,6 +173,7 @@ def serving_form(arrays: Mapping[str, FloatArray], architecture: Architecture) -
 def write_serving_adapter(source: Path, target: Path, architecture: Architecture) -> str:
     """Write the adapter in `source` to `target` in the form that vLLM serves right (`serving_form`); return its digest."""
     arrays, config = read_adapter(source)
+    check_fits(arrays, architecture, str(source))
     served = serving_form(arrays, architecture)
     modules = sorted({_module(name, source) for name in served})
     return write_adapter(
@@ -166,7 +191,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG_FILE
     if not path.is_file():
         raise InputError(f"{folder} has no {CONFIG_FILE}, so it is no PEFT adapter. Give the folder that holds it.")
-    config: dict[str, Any] = read_json(path)
+    with reading(path, "a JSON object, as PEFT writes it"):
+        config: dict[str, Any] = {**read_json(path)}
     for key, allowed in _NEUTRAL.items():
         value = config.get(key, allowed[0])
         if value not in allowed:

@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer, processors
 
 from crossmesh.data.batches import Row
-from crossmesh.errors import InputError
+from crossmesh.errors import InputError, reading
 from crossmesh.files import canonical_json, digest_text, read_json
 
 Message = Mapping[str, str]
@@ -87,7 +87,8 @@ def _template_text(folder: Path, config: Mapping[str, Any]) -> str:
     """Return the chat template of a model folder: `chat_template.jinja`, else the one in `tokenizer_config.json`."""
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        with reading(file, "a Jinja template in UTF-8"):
+            return file.read_text(encoding="utf-8")
     found = config.get("chat_template")
     if isinstance(found, list):
         found = {entry["name"]: entry["template"] for entry in found}.get("default")
@@ -123,9 +124,11 @@ class ChatTokenizer:
         for name in ("tokenizer.json", "tokenizer_config.json"):
             if not (folder / name).is_file():
                 raise InputError(f"{folder} has no {name}. Needed: a model folder with tokenizer.json and tokenizer_config.json.")
-        config = read_json(folder / "tokenizer_config.json")
+        with reading(folder / "tokenizer_config.json", "a JSON object"):
+            config = {**read_json(folder / "tokenizer_config.json")}
         self._folder = folder
-        self._tokenizer: Tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        with reading(folder / "tokenizer.json", "a tokenizer that the tokenizers library can load"):
+            self._tokenizer: Tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         # The template writes every special token itself. Byte-level post-processors would also trim the offsets the mask rests on.
@@ -133,7 +136,8 @@ class ChatTokenizer:
         self._special_ids = {token for token, added in self._tokenizer.get_added_tokens_decoder().items() if added.special}
         # Older folders name their tokens in a file of their own; what the configuration says goes first.
         older = folder / "special_tokens_map.json"
-        self._named = _special_tokens({**(read_json(older) if older.is_file() else {}), **config})
+        with reading(older, "a JSON object"):
+            self._named = _special_tokens({**(read_json(older) if older.is_file() else {}), **config})
         template = _template_text(folder, config)
         self.template_digest = digest_text(template)
         try:
@@ -171,7 +175,7 @@ class ChatTokenizer:
             return self._template.render(
                 messages=list(messages), tools=None, documents=None, add_generation_prompt=add_generation_prompt, **self._named
             )
-        except jinja2.TemplateError as error:
+        except Exception as error:  # A template is a program of somebody else's and may fail in any way.
             raise InputError(f"The chat template of {self._folder} refuses a row with roles {_roles(messages)}: {error}.") from error
 
     def encode(self, text: str) -> list[int]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from crossmesh.errors import InputError, nearest
+from crossmesh.errors import InputError, nearest, reading
 
 Record = tuple[str, Mapping[str, Any]]
 """Where a row stands (`rows.jsonl, line 7`) and its columns."""
@@ -29,7 +29,7 @@ def read_records(source: str, split: str, columns: Sequence[str], cache: Path) -
         files = _hub_files(source, split, cache)
     else:
         files = [Path(source)]
-        if not files[0].is_file():
+        if not os.path.isfile(source):  # noqa: PTH113  # `Path.is_file` raises for a name that is too long.
             raise InputError(
                 f"data.source={source!r} is no file. Allowed: rtl, a .jsonl or .parquet file, or hf://datasets/owner/name. "
                 "A relative path starts from the folder the job was started in."
@@ -40,7 +40,8 @@ def read_records(source: str, split: str, columns: Sequence[str], cache: Path) -
             raise InputError(
                 f"data.source={source!r} is of an unknown kind: {file.name}. Allowed: a file ending in {' or '.join(_SUFFIXES)}."
             )
-        yield from reader(file, columns)
+        with reading(file, f"a whole {file.suffix} file that this user may read"):
+            yield from reader(file, columns)
 
 
 def _missing(place: str, column: str, found: Sequence[str]) -> InputError:
@@ -60,7 +61,7 @@ def _read_jsonl(file: Path, columns: Sequence[str]) -> Iterator[Record]:
             place = f"{file}, line {number}"
             try:
                 record = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise InputError(f"{place} is not JSON: {error}. Needed: one JSON object a line, in UTF-8.") from error
             if not isinstance(record, dict):
                 raise InputError(f"{place} is a JSON {type(record).__name__}. Needed: one JSON object a line.")
@@ -71,21 +72,17 @@ def _read_jsonl(file: Path, columns: Sequence[str]) -> Iterator[Record]:
 
 
 def _read_parquet(file: Path, columns: Sequence[str]) -> Iterator[Record]:
-    import pyarrow as pa
     from pyarrow import parquet
 
-    try:
-        with parquet.ParquetFile(file) as table:
-            for column in columns:
-                if column not in table.schema_arrow.names:
-                    raise _missing(str(file), column, table.schema_arrow.names)
-            number = 0
-            for batch in table.iter_batches(batch_size=1024, columns=list(columns)):
-                for record in batch.to_pylist():
-                    number += 1
-                    yield f"{file}, row {number}", record
-    except pa.ArrowException as error:
-        raise InputError(f"{file} is no readable parquet file: {error}.") from error
+    with parquet.ParquetFile(file) as table:
+        for column in columns:
+            if column not in table.schema_arrow.names:
+                raise _missing(str(file), column, table.schema_arrow.names)
+        number = 0
+        for batch in table.iter_batches(batch_size=1024, columns=list(columns)):
+            for record in batch.to_pylist():
+                number += 1
+                yield f"{file}, row {number}", record
 
 
 def _hub_files(source: str, split: str, cache: Path) -> list[Path]:

@@ -91,6 +91,9 @@ def _record_messages(place: str, record: Mapping[str, Any], data: DataSpec) -> M
     else:
         messages = _turns(record[data.prompt_column], "user", place, data.prompt_column)
         messages += _turns(record[data.response_column], "assistant", place, data.response_column)
+    for turn in messages:
+        if any("\ud800" <= character <= "\udfff" for character in turn["content"]):
+            raise InputError(f"{place} holds half of a surrogate pair (\\ud800 to \\udfff), which is no text. Repair the row.")
     roles = [turn["role"] for turn in messages]
     if "assistant" not in roles:
         raise InputError(f"{place} has no assistant turn: its roles are {roles}. Each training row needs a turn with role 'assistant'.")

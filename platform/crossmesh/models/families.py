@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from crossmesh.errors import InputError
+from crossmesh.errors import InputError, reading
 from crossmesh.files import read_json
 
 AttentionKind = Literal["global", "sliding"]
@@ -88,7 +88,8 @@ def read_architecture(folder: Path) -> Architecture:
     path = folder / "config.json"
     if not path.is_file():
         raise InputError(f"{folder} has no config.json, so it is no Hugging Face model folder. Give the folder that holds config.json.")
-    return parse_architecture(read_json(path), str(path))
+    with reading(path, "a complete Hugging Face config.json"):
+        return parse_architecture(read_json(path), str(path))
 
 
 def parse_architecture(config: Json, origin: str) -> Architecture:

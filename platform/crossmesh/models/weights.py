@@ -15,7 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossmesh.errors import InputError
+from safetensors import safe_open
+
+from crossmesh.errors import InputError, reading
 from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, read_json, write_json
 from crossmesh.models import downloads
 from crossmesh.models.families import read_architecture
@@ -167,7 +169,8 @@ def tensor_files(folder: Path) -> list[Path]:
     """
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        files = sorted({folder / name for name in read_json(index)["weight_map"].values()})
+        with reading(index, "a JSON object whose weight_map names the file of each tensor"):
+            files = sorted({folder / name for name in read_json(index)["weight_map"].values()})
     else:
         files = sorted(folder.glob("*.safetensors"))
     missing = [file.name for file in files if not file.is_file()]
@@ -188,11 +191,13 @@ def chat_template(folder: Path) -> str:
     """The chat template: of chat_template.jinja, or else of tokenizer_config.json. Raises `InputError` when there is none."""
     file = folder / _TEMPLATE_FILE
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        with reading(file, "a Jinja template in UTF-8"):
+            return file.read_text(encoding="utf-8")
     config = folder / "tokenizer_config.json"
-    template = read_json(config).get("chat_template") if config.is_file() else None
-    if isinstance(template, list):
-        template = {entry["name"]: entry["template"] for entry in template}.get("default")
+    with reading(config, "a JSON object"):
+        template = read_json(config).get("chat_template") if config.is_file() else None
+        if isinstance(template, list):
+            template = {entry["name"]: entry["template"] for entry in template}.get("default")
     if not isinstance(template, str) or not template:
         raise InputError(
             f"{folder} has no chat template. Allowed: a model with {_TEMPLATE_FILE}, or with chat_template in tokenizer_config.json."
@@ -207,10 +212,13 @@ def folder_digests(folder: Path, known: Mapping[str, str] | None = None) -> Mode
     """
     hashes = dict(known or {})
     hashes |= _hash_files(folder, [name for name in _names(folder, str(folder)) if name not in hashes])
-    tensors = [file.name for file in tensor_files(folder)]
+    files = tensor_files(folder)
+    for file in files:  # Opening checks the header, and that the file is as long as it says.
+        with reading(file, "a complete safetensors file; copy or download it again"), safe_open(str(file), framework="numpy"):
+            pass
     return ModelFolder(
         path=folder,
-        weights_digest=_digest([*tensors, "config.json"], hashes),
+        weights_digest=_digest([*(file.name for file in files), "config.json"], hashes),
         tokenizer_digest=_digest(_TOKENIZER_FILES, hashes),
         template_digest=digest_text(chat_template(folder)),
     )

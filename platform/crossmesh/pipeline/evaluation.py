@@ -3,13 +3,15 @@
 Which adapters there are and what the results mean is the caller's.
 """
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from crossmesh.adapters.peft_format import write_serving_adapter
+from crossmesh.adapters.peft_format import check_fits, read_adapter, write_serving_adapter
 from crossmesh.console import Console
+from crossmesh.errors import CrossmeshError
 from crossmesh.evaluate.harness import EvalResult, evaluate_endpoint, read_result
 from crossmesh.files import canonical_json, digest_text, read_json, write_json
 from crossmesh.models.families import read_architecture
@@ -51,10 +53,21 @@ def serving_adapters(model: ModelFolder, adapters: tuple[Adapter, ...], storage:
     served = {}
     for adapter in adapters:
         folder = storage / "serving" / adapter.digest[:16]
-        if not folder.is_dir():
+        check_fits(read_adapter(adapter.folder)[0], architecture, f"The adapter {adapter.name!r} in {adapter.folder}")
+        if not _readable(folder):
+            shutil.rmtree(folder, ignore_errors=True)
             write_serving_adapter(adapter.folder, folder, architecture)
         served[adapter.name] = folder
     return served
+
+
+def _readable(folder: Path) -> bool:
+    """Whether `folder` holds a whole adapter; one that was damaged is made again."""
+    try:
+        read_adapter(folder)
+    except CrossmeshError:
+        return False
+    return True
 
 
 def evaluate_models(

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from crossmesh.adapters.initial import FloatArray, LoraShape, lora_names
-from crossmesh.adapters.peft_format import adapter_digest, read_adapter, serving_form, write_adapter, write_serving_adapter
+from crossmesh.adapters.peft_format import adapter_digest, check_fits, read_adapter, serving_form, write_adapter, write_serving_adapter
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.models.families import Architecture, parse_architecture
 from crossmesh.models.random_weights import architecture_config
@@ -153,3 +153,28 @@ def test_the_serving_form_adds_v_where_k_is_also_v(tmp_path: Path, arrays: dict[
     shutil.rmtree(tmp_path / "serve")
     # Without K among the targets there is nothing to copy.
     assert serving_form({name: array for name, array in arrays.items() if "k_proj" not in name}, architecture).keys() < arrays.keys()
+
+
+def test_an_adapter_of_another_base_is_refused_by_module_and_by_size(
+    tmp_path: Path, arrays: dict[str, FloatArray], architecture: Architecture
+) -> None:
+    check_fits(arrays, architecture, "mine")
+    llama = parse_architecture(architecture_config("tiny_llama"), "tiny_llama")
+    with pytest.raises(InputError, match=r"mine adapts model\.layers\..*another base"):
+        check_fits(arrays, llama, "mine")
+    name_a, name_b = lora_names("model.layers.0.self_attn.q_proj")
+    narrow = {name_a: arrays[name_a][:, :-1], name_b: arrays[name_b]}
+    with pytest.raises(InputError, match=r"q_proj with 127 inputs and 256 .* in this model it has 128 and 256"):
+        check_fits(narrow, architecture, "mine")
+    write(tmp_path / "a", arrays)
+    with pytest.raises(InputError, match="another base"):
+        write_serving_adapter(tmp_path / "a", tmp_path / "serve", llama)
+    assert not (tmp_path / "serve").exists()
+
+
+@pytest.mark.parametrize("text", ["{bro", "[]", "5"])
+def test_settings_that_are_no_json_object_are_named(tmp_path: Path, arrays: dict[str, FloatArray], text: str) -> None:
+    write(tmp_path / "a", arrays)
+    (tmp_path / "a" / "adapter_config.json").write_text(text)
+    with pytest.raises(InputError, match=r"adapter_config\.json cannot be read"):
+        read_adapter(tmp_path / "a")

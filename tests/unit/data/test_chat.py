@@ -170,3 +170,17 @@ def test_row_id_depends_on_roles_and_contents_only() -> None:
     assert row_id(row) == row_id([{"content": "a", "role": "user"}, {"content": "b", "role": "assistant"}])
     assert row_id(row) != row_id([message("user", "ab"), message("assistant", "")])
     assert len(row_id(row)) == 16
+
+
+@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ messages + 1 }}", "{% for i in range(1000000) %}{% endfor %}"])
+def test_a_template_that_fails_in_any_way_is_named(make_tokenizer: Make, template: str) -> None:
+    with pytest.raises(InputError, match="refuses a row"):
+        make_tokenizer(template).render([message("user", "a")])
+
+
+@pytest.mark.parametrize(("name", "text"), [("tokenizer.json", "{bro"), ("tokenizer.json", "{}"), ("tokenizer_config.json", "[]")])
+def test_damaged_tokenizer_files_are_named(make_tokenizer: Make, tmp_path: Path, name: str, text: str) -> None:
+    make_tokenizer()
+    (tmp_path / "tokenizer" / name).write_text(text)
+    with pytest.raises(InputError, match=rf"{name} cannot be read"):
+        ChatTokenizer(tmp_path / "tokenizer")

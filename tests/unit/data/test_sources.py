@@ -172,8 +172,34 @@ def test_bad_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown kind"):
         load_messages(DataSpec(source=str(tmp_path / "rows.csv")), tmp_path)
     (tmp_path / "rows.parquet").write_bytes(b"PAR1 not really")
-    with pytest.raises(InputError, match="no readable parquet file"):
+    with pytest.raises(InputError, match=r"rows\.parquet cannot be read .* Needed: a whole \.parquet file"):
         load_messages(DataSpec(source=str(tmp_path / "rows.parquet")), tmp_path)
     pq.write_table(pa.Table.from_pylist([{"question": "x"}]), tmp_path / "other.parquet")
     with pytest.raises(InputError, match=r"has no column 'prompt'\. It has: question"):
         load_messages(DataSpec(source=str(tmp_path / "other.parquet")), tmp_path)
+
+
+def test_damage_that_shows_while_rows_are_read_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"prompt": ["a"] * 3000, "response": ["b"] * 3000}), file)
+    data = bytearray(file.read_bytes())
+    data[20:60] = bytes(byte ^ 0xFF for byte in data[20:60])
+    file.write_bytes(data)
+    with pytest.raises(InputError, match=r"rows\.parquet cannot be read"):
+        load_messages(DataSpec(source=str(file)), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [('{"prompt": "\\ud800", "response": "b"}', "line 1 holds half of a surrogate pair"), ("[" * 100_000, "line 1 is not JSON")],
+)
+def test_rows_that_are_json_but_no_text(tmp_path: Path, line: str, complaint: str) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(line + "\n")
+    with pytest.raises(InputError, match=complaint):
+        load_messages(DataSpec(source=str(file)), tmp_path)
+
+
+def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no file"):
+        load_messages(DataSpec(source=f"/tmp/{'x' * 300}.jsonl"), tmp_path)

@@ -3,6 +3,7 @@
 import importlib
 import json
 import logging
+import re
 import shutil
 import subprocess
 import sys
@@ -125,6 +126,28 @@ def test_a_shard_that_the_index_names_must_be_there(tiny: ModelFolder) -> None:
         folder_digests(tiny.path)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", b"{bro"),
+        ("config.json", b"[]"),
+        ("config.json", b"\xff\xfe"),
+        ("config.json", b'{"model_type": "llama", "num_attention_heads": 4, "hidden_size": 64, "rope_parameters": {"a": 1}}'),
+        ("model.safetensors", b""),
+        ("model.safetensors", b"garbage garbage garbage"),
+        ("model.safetensors.index.json", b"{bro"),
+        ("model.safetensors.index.json", b"{}"),
+        ("chat_template.jinja", b"\xff\xfe"),
+    ],
+)
+def test_a_damaged_file_of_the_users_folder_is_named(tiny: ModelFolder, tmp_path: Path, name: str, content: bytes) -> None:
+    local = tmp_path / "mine"
+    shutil.copytree(tiny.path, local)
+    (local / name).write_bytes(content)
+    with pytest.raises(InputError, match=rf"mine/{re.escape(name)} cannot be read .* Needed: "):
+        fetch(str(local), tmp_path / "cache")
+
+
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja"])
 def test_a_folder_that_lacks_a_part_says_which(tiny: ModelFolder, name: str) -> None:
     (tiny.path / name).unlink()
@@ -169,6 +192,11 @@ class _Bucket(MemoryFileSystem):  # type: ignore[misc]
         return "/" + path.removeprefix("s3://").strip("/")
 
 
+def _no_credentials(*_arguments: object, **_options: object) -> None:
+    """What botocore does, whose errors have no common base with others."""
+    raise Exception("Unable to locate credentials")
+
+
 def test_an_object_store_folder_is_copied_without_code_and_again_when_it_changes(
     tiny: ModelFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,8 +211,11 @@ def test_an_object_store_folder_is_copied_without_code_and_again_when_it_changes
     assert not {"modeling_custom.py", "pytorch_model.bin"} & {file.name for file in found.path.iterdir()}
     bucket.pipe_file("s3://bucket/model/chat_template.jinja", b"{{ messages }}")
     assert fetch("s3://bucket/model", tmp_path / "cache").template_digest != tiny.template_digest
-    with pytest.raises(InputError, match=r"no model files|could not be listed"):
+    with pytest.raises(InputError, match=r"no model files|could not be read"):
         fetch("s3://bucket/nothing", tmp_path / "cache")
+    monkeypatch.setattr(_Bucket, "ls", _no_credentials)
+    with pytest.raises(InputError, match=r"s3://bucket/model.*Unable to locate credentials.*Check the address and the credentials"):
+        fetch("s3://bucket/model", tmp_path / "cache")
 
 
 def test_offline_hub_answers_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
