@@ -20,7 +20,7 @@ def fetch(family: str, cache: Path) -> ModelFolder:
 
 @pytest.fixture
 def model(tmp_path: Path) -> ModelFolder:
-    return fetch("llama", tmp_path / "cache")
+    return fetch("gemma4", tmp_path / "cache")
 
 
 @pytest.fixture
@@ -44,4 +44,4 @@ def test_a_damaged_copy_is_made_again(model: ModelFolder, adapter: Adapter, tmp_
 def test_an_adapter_of_another_base_is_refused_also_when_it_was_served_before(model: ModelFolder, adapter: Adapter, tmp_path: Path) -> None:
     serving_adapters(model, (adapter,), tmp_path)
     with pytest.raises(InputError, match=r"The adapter 'mine' in .* adapts .* adapter of another base"):
-        serving_adapters(fetch("gemma4", tmp_path / "cache"), (adapter,), tmp_path)
+        serving_adapters(fetch("llama", tmp_path / "cache"), (adapter,), tmp_path)
