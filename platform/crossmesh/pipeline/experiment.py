@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from crossmesh.console import Console
-from crossmesh.files import canonical_json, digest_text, read_json, write_json
+from crossmesh.files import canonical_json, digest_text, write_json
 from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, evaluate_models
 from crossmesh.report.variants import Results, RunRecord, TrainingSummary, Variant, scores_of
 from crossmesh.report.write import write_report
@@ -76,10 +76,8 @@ def run_experiment(
 def _parent_run(spec: ExperimentSpec, tracker: Tracker, identity: str) -> str:
     """The experiment's own MLflow run, started now or by an earlier call."""
     file = spec.storage.path / "experiments" / f"{identity[:16]}.json"
-    if file.is_file():
-        run_id: str = read_json(file)["run_id"]
-        tracker.resume(run_id)
-        return run_id
+    if kept := tracker.resume_kept(file):
+        return kept
     run_id = tracker.start(spec.name, "experiment", identity=identity, params=spec)
     tracker.provenance(run_id, gather_provenance())
     tracker.artifact_json(run_id, "records/spec.json", asdict(spec))

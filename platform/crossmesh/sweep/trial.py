@@ -15,7 +15,7 @@ from crossmesh.data.lengths import LengthStatistics
 from crossmesh.data.order import step_rows
 from crossmesh.data.sources import Dataset, load_rows
 from crossmesh.errors import CrossmeshError
-from crossmesh.files import read_json, write_json
+from crossmesh.files import locked, read_json, write_json
 from crossmesh.models.families import read_architecture
 from crossmesh.models.targets import expand_targets, hf_module_names
 from crossmesh.models.weights import ModelFolder, fetch_model
@@ -23,11 +23,12 @@ from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.fingerprint import Record, ScienceFacts, science_record, system_record, trial_identity
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.tracker import Tracker
-from crossmesh.train.events import Event, OnEvent, StepEvent
+from crossmesh.train.events import Event, OnEvent, StageEvent, StepEvent
 from crossmesh.train.launch import TrainResult, train
 
 _RUN_FILE = "run.json"
 _PROVENANCE_FILE = "provenance.json"
+_PROVENANCE_ARTIFACT = "records/provenance.json"
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,8 @@ def run_trial(
 ) -> Trial:
     """Train, or return the trial that is already FINISHED; an interrupted one continues under its own MLflow run.
 
+    One job at a time has a trial; another one waits and then finds it done. A trial whose run MLflow no longer has gets a new run.
+
     Args:
         spec: the experiment; its backend is the trial's.
         prepared: `prepare`'s answer for this spec.
@@ -106,12 +109,19 @@ def run_trial(
         force: forget what was done and train again, as a new run.
     """
     folder = spec.storage.path / "trials" / prepared.identity[:16]
-    if force and folder.exists():
-        shutil.rmtree(folder)
-    finished = tracker.find(prepared.identity)
-    if finished and (folder / _RUN_FILE).is_file():
-        # With its result on disk `train` returns at once.
-        return _trial(prepared, folder, finished.run_id, train(spec, prepared.model, folder, on_event), skipped=True)
+    waiting = StageEvent("another job has this trial: waiting for it (Ctrl-C stops waiting)")
+    with locked(folder.with_name(f"{folder.name}.lock"), lambda: on_event(waiting)):
+        if force and folder.exists():
+            shutil.rmtree(folder)
+        finished = tracker.find(prepared.identity)
+        if finished and (folder / _RUN_FILE).is_file():
+            # With its result on disk `train` returns at once.
+            return _trial(prepared, folder, tracker, finished.run_id, train(spec, prepared.model, folder, on_event), skipped=True)
+        return _run(spec, prepared, tracker, folder, on_event, parent)
+
+
+def _run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder: Path, on_event: OnEvent, parent: str | None) -> Trial:
+    """Train, tracked, under a new MLflow run or that of an interrupted attempt."""
     run_id = _open_run(spec, prepared, tracker, folder, parent)
     status = "FAILED"
     try:
@@ -122,6 +132,8 @@ def run_trial(
                 f"The data changed while {spec.name!r} was training: {spec.data.source} is not what the trial's records say. "
                 "Leave it alone and run again with force=true."
             )
+        for event in result.history:  # What the run has already is not logged again; one whose run was lost has nothing.
+            _log(tracker, run_id, event)
         tracker.artifact_folder(run_id, result.adapter_folder, "adapter")
         tracker.metrics(run_id, {"train/final_loss": result.final_loss, "train/tokens_per_s_steady": result.tokens_per_s}, spec.optim.steps)
         status = "FINISHED"
@@ -130,39 +142,56 @@ def run_trial(
         raise
     finally:
         tracker.finish(run_id, status)
-    return _trial(prepared, folder, run_id, result, skipped=False)
+    return _trial(prepared, folder, tracker, run_id, result, skipped=False)
 
 
 def _open_run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder: Path, parent: str | None) -> str:
     """Return the trial's own MLflow run, started now or at an earlier attempt."""
-    if (folder / _RUN_FILE).is_file():
-        run_id: str = read_json(folder / _RUN_FILE)["run_id"]
-        tracker.resume(run_id)
-        return run_id
-    provenance = gather_provenance()
+    if kept := tracker.resume_kept(folder / _RUN_FILE):
+        return kept
     run_id = tracker.start(spec.backend_name, "train", parent=parent, identity=prepared.identity, params=spec)
     tracker.records(run_id, prepared.science.contents, prepared.system.contents)
-    tracker.provenance(run_id, provenance)
     tracker.artifact_json(run_id, "records/spec.json", asdict(spec))
-    write_json(folder / _PROVENANCE_FILE, provenance.record())
+    if trained_by := _kept_provenance(folder):  # The trial's run was lost: what was trained before keeps saying by what.
+        tracker.artifact_json(run_id, _PROVENANCE_ARTIFACT, trained_by)
+    else:
+        provenance = gather_provenance()
+        tracker.provenance(run_id, provenance)
+        write_json(folder / _PROVENANCE_FILE, provenance.record())
     write_json(folder / _RUN_FILE, {"run_id": run_id})
     return run_id
+
+
+def _kept_provenance(folder: Path) -> dict[str, Any] | None:
+    """What trained the trial, as its folder says; None when that is not there or damaged."""
+    try:
+        return {**read_json(folder / _PROVENANCE_FILE)}
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def _tracked(tracker: Tracker, run_id: str, on_event: OnEvent) -> OnEvent:
     def heard(event: Event) -> None:
         if isinstance(event, StepEvent):
-            values = {
-                "train/loss": event.loss,
-                "train/grad_norm": event.grad_norm,
-                "train/learning_rate": event.learning_rate,
-                "train/tokens_per_s": event.tokens_per_s,
-            }
-            tracker.metrics(run_id, values, event.step)
+            _log(tracker, run_id, event)
         on_event(event)
 
     return heard
 
 
-def _trial(prepared: Prepared, folder: Path, run_id: str, result: TrainResult, *, skipped: bool) -> Trial:
-    return Trial(prepared, folder, run_id, read_json(folder / _PROVENANCE_FILE), result, skipped)
+def _log(tracker: Tracker, run_id: str, event: StepEvent) -> None:
+    values = {
+        "train/loss": event.loss,
+        "train/grad_norm": event.grad_norm,
+        "train/learning_rate": event.learning_rate,
+        "train/tokens_per_s": event.tokens_per_s,
+    }
+    tracker.metrics(run_id, values, event.step)
+
+
+def _trial(prepared: Prepared, folder: Path, tracker: Tracker, run_id: str, result: TrainResult, *, skipped: bool) -> Trial:
+    provenance = _kept_provenance(folder)
+    if provenance is None:
+        provenance = {**tracker.read_json(run_id, _PROVENANCE_ARTIFACT)}
+        write_json(folder / _PROVENANCE_FILE, provenance)
+    return Trial(prepared, folder, run_id, provenance, result, skipped)

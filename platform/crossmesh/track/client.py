@@ -3,7 +3,6 @@
 It knows nothing of runs and metrics (`tracker.py`). MLflow is imported when a connection is opened, not before: that takes seconds.
 """
 
-import fcntl
 import logging
 import os
 import re
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.files import locked
 from crossmesh.spec.experiment import StorageSpec, TrackingSpec
 from crossmesh.track.masking import mask
 
@@ -127,23 +127,19 @@ def store_lock(place: TrackingPlace) -> Iterator[None]:
     if place.database is None:
         yield
         return
-    with _locked(place.database):
+    with locked(_lock_file(place.database)):
         yield
 
 
-@contextmanager
-def _locked(database: Path) -> Iterator[None]:
-    database.parent.mkdir(parents=True, exist_ok=True)
-    with database.with_name(f"{database.name}.lock").open("a", encoding="utf-8") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield  # closing the file gives the lock back, also when the process dies
+def _lock_file(database: Path) -> Path:
+    return database.with_name(f"{database.name}.lock")
 
 
 def _create_database(database: Path, artifacts: str | None) -> None:
     """Run MLflow's migrations on a temporary file and rename it: the database is complete or absent, also after a Ctrl-C."""
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-    with _locked(database):
+    with locked(_lock_file(database)):
         if database.exists():
             return
         temporary = database.with_name(f".{database.name}.{uuid.uuid4().hex}")

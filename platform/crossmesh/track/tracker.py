@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.errors import InputError
-from crossmesh.files import canonical_json, digest_text
+from crossmesh.files import canonical_json, digest_text, read_json
 from crossmesh.spec.experiment import StorageSpec, TrackingSpec
 from crossmesh.track.client import TrackingError, open_client, store_lock, tracking_place, translated
 from crossmesh.track.flatten import METRICS_PER_BATCH, PARAM_LIMIT, PARAMS_PER_BATCH, TAG_LIMIT, flatten, split_long
@@ -120,13 +120,23 @@ class Tracker:
             self.artifact_text(run_id, path, text)
         return run_id
 
-    def resume(self, run_id: str) -> TrackedRun:
-        """Set a run to RUNNING again and remember which (metric, step) pairs it has."""
+    def resume(self, run_id: str) -> TrackedRun | None:
+        """Set a run to RUNNING again and remember which (metric, step) pairs it has; None when the store has no such run (any more)."""
         with translated(self._place, f"resume run {run_id}"):
+            if not self._exists(run_id):
+                return None
             self._client.update_run(run_id, status="RUNNING")
         self._logged.pop(run_id, None)
         self._steps_of(run_id)
         return self.run(run_id)
+
+    def resume_kept(self, file: Path) -> str | None:
+        """Resume the run whose id `file` keeps and return the id; None when there is no such file, or no such run (any more)."""
+        try:
+            run_id = str(read_json(file)["run_id"])
+        except (OSError, ValueError, KeyError, TypeError):  # Absent, or damaged: either way it names no run.
+            return None
+        return run_id if self.resume(run_id) else None
 
     def metrics(self, run_id: str, values: Mapping[str, float], step: int) -> int:
         """Log `values` at `step` in one request; pairs that the run already has are dropped. Returns how many were new."""
@@ -245,6 +255,16 @@ class Tracker:
             yield
         finally:
             monitor.finish()
+
+    def _exists(self, run_id: str) -> bool:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return str(self._client.get_run(run_id).info.lifecycle_stage) == "active"
+        except MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return False
+            raise
 
     def _find_or_create_experiment(self, name: str) -> str:
         with store_lock(self._place):

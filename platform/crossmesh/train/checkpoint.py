@@ -101,7 +101,7 @@ class CheckpointStore:
         if contents["identity"] != self._identity:
             raise InputError(
                 f"{folder} is a checkpoint of another trial: model, data or settings differ from this spec's. "
-                "Train in another folder, or remove this one to start anew."
+                "Train in another folder, or run the job with force=true to start anew."
             )
         return Checkpoint(contents["step"], folder / _STATE, history)
 

@@ -113,24 +113,32 @@ def train(spec: ExperimentSpec, model: ModelFolder, run_folder: Path, on_event: 
 
 
 def _finished(assignment: Assignment, on_event: OnEvent) -> TrainResult | None:
-    """Return the result on disk; None when there is none, or when its adapter is not what it was."""
+    """Return the result on disk; None when there is none, or when it or its adapter is not what it was."""
     if not assignment.result.is_file():
         return None
-    stored = read_json(assignment.result)
-    if stored["identity"] != assignment.identity:
+    try:
+        stored = read_json(assignment.result)
+        identity, wanted, data_digest = stored["identity"], stored["adapter_digest"], stored["data_digest"]
+        history = tuple(StepEvent(**event) for event in stored["history"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        text = f"{assignment.result} is damaged ({type(error).__name__}); it is made again from the last checkpoint."
+        on_event(WarningEvent(text))
+        assignment.result.unlink()
+        return None
+    if identity != assignment.identity:
         raise InputError(
             f"{assignment.run_folder} holds a finished run of another trial: model, data or settings differ from this spec's. "
-            "Give another run folder."
+            "Give another run folder, or run the job with force=true to train it anew."
         )
     try:
         found = adapter_digest(assignment.adapter)
     except InputError:
         found = ""
-    if found != stored["adapter_digest"]:
+    if found != wanted:
         on_event(WarningEvent(f"The adapter in {assignment.adapter} is damaged; it is exported again from the last checkpoint."))
         assignment.result.unlink()
         return None
-    return TrainResult(assignment.adapter, found, stored["data_digest"], tuple(StepEvent(**event) for event in stored["history"]))
+    return TrainResult(assignment.adapter, found, data_digest, history)
 
 
 def _run_attempt(assignment: Assignment, on_event: OnEvent) -> None:
