@@ -6,11 +6,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
-from crossmesh.cluster import ray_session
+from crossmesh.cluster import ray_session, require_chips
 from crossmesh.console import Console
 from crossmesh.spec.compose import Job, JobKeys, run_job
 from crossmesh.sweep.trial import fetch, prepare, run_trial
 from crossmesh.track.tracker import Tracker
+from crossmesh.train.launch import check_trainable
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,10 @@ class FinetuneKeys(JobKeys):
 def run(job: Job[FinetuneKeys]) -> None:
     """Fetch the base, prepare the data, train, and say where the adapter is."""
     spec, console = job.spec, Console()
+    check_trainable(spec)
     tracker = Tracker(spec.tracking, spec.storage)
     with ray_session(spec.storage):
+        require_chips(spec.hardware.slice.device, spec.hardware.slice.device.chip_count())
         with console.stage(f"model: {spec.model.weights}"):
             model = fetch(spec)
         with console.stage(f"data: {spec.data.source}"):

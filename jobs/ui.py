@@ -27,7 +27,6 @@ class UiKeys(JobKeys):
 def run(job: Job[UiKeys]) -> None:
     """Become MLflow's UI; Ctrl-C ends it."""
     tracker = Tracker(job.spec.tracking, job.spec.storage)
-    tracker.experiment()
     arguments = tracker.ui_arguments(job.keys.port)
     print(f"http://127.0.0.1:{job.keys.port} (Ctrl-C ends it)", file=sys.stderr, flush=True)
     os.execv(arguments[0], arguments)

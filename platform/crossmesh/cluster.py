@@ -21,11 +21,11 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import ray
-from ray._private import ray_constants
+from ray._private import ray_constants, services
 
 from crossmesh.environments import environment
 from crossmesh.errors import CrossmeshError, InputError
-from crossmesh.hardware.devices import Device
+from crossmesh.hardware.devices import Cpu, Device, Gpu
 from crossmesh.spec.experiment import StorageSpec
 
 _Result = TypeVar("_Result")
@@ -61,15 +61,37 @@ def ray_session(storage: StorageSpec) -> Iterator[Session]:
     if ray.is_initialized():
         yield Session(ray.get_runtime_context().gcs_address, False, None)
         return
-    address = os.environ.get("RAY_ADDRESS")
+    address = _users_cluster()
     with _existing(address) if address else _local(storage) as session, _terminate_like_interrupt():
         yield session
+
+
+def _users_cluster() -> str | None:
+    """The cluster that the user names; None for a local Ray, which `RAY_ADDRESS=local` asks for in Ray's own words."""
+    address = os.environ.get("RAY_ADDRESS")
+    return None if address in (None, "", "local") else address
+
+
+def require_chips(device: Device, chips: int) -> None:
+    """Raise `InputError` when this is a local Ray on a machine with fewer than `chips` of `device`: they would be waited for without end.
+
+    A cluster of the user's may still grow, so there nothing is said.
+    """
+    if isinstance(device, Cpu) or _users_cluster() is not None:
+        return
+    kind = "GPU" if isinstance(device, Gpu) else "TPU"
+    found = int(ray.cluster_resources().get(kind, 0))
+    if found < chips:
+        raise InputError(
+            f"hardware: {kind} chips asked for: {chips} ({device.chip}); this machine has {found}. Set RAY_ADDRESS to a Ray cluster "
+            "that has them (cluster.yaml starts one), or choose hardware=cpu."
+        )
 
 
 @contextmanager
 def _existing(address: str) -> Iterator[Session]:
     """Connect to the user's cluster; leave it running."""
-    host = _answering_host(address)
+    host = _answering_host(_found(address) if address == "auto" else address)
     try:
         # Ray would replace a loopback address by another one of this host, on which a loopback-only cluster does not listen.
         with _loopback_only() if host in ("127.0.0.1", "localhost") else nullcontext():
@@ -82,14 +104,25 @@ def _existing(address: str) -> Iterator[Session]:
         ray.shutdown()
 
 
-def _answering_host(address: str) -> str | None:
+def _found(address: str) -> str:
+    """What `auto` stands for: the newest Ray that runs on this machine."""
+    try:
+        found: str | None = services.get_ray_address_from_environment(address, None)
+    except ConnectionError as error:
+        raise _no_answer(address, error) from error
+    return found or address
+
+
+def _answering_host(address: str) -> str:
     """Return the host of `address`, host:port or ray://host:port, after seeing that something listens there.
 
-    Ray itself would try for a quarter of an hour. Other forms (`auto`) name no host: None.
+    Ray itself would try for a quarter of an hour.
     """
     host, separator, port = address.removeprefix("ray://").rpartition(":")
-    if not separator or not port.isdigit():
-        return None
+    if not (host and separator and port.isdigit()):
+        raise InputError(
+            f"RAY_ADDRESS={address!r} is no address. Allowed: host:port, ray://host:port, auto, or local (as when it is unset)."
+        )
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
     except OSError as error:

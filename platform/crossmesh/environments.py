@@ -38,7 +38,7 @@ VARIABLES = (
     Variable("CROSSMESH_PYTHON_SERVE_VLLM_CPU", "read", "Interpreter of the serve/vllm-cpu environment, when it is not the driver's own."),
     Variable("CROSSMESH_PYTHON_SERVE_VLLM_GPU", "read", "Interpreter of the serve/vllm-gpu environment, when it is not the driver's own."),
     Variable("CROSSMESH_PYTHON_SERVE_VLLM_TPU", "read", "Interpreter of the serve/vllm-tpu environment, when it is not the driver's own."),
-    Variable("RAY_ADDRESS", "read", "Ray cluster to connect to; unset: a local Ray is started for the job and ended with it."),
+    Variable("RAY_ADDRESS", "read", "Ray cluster to connect to; unset or `local`: a local Ray is started for the job and ended with it."),
     Variable("RAY_AUTH_MODE", "read", "`disabled` turns Ray's token authentication off; otherwise a local Ray has it on."),
     Variable("RAY_AUTH_TOKEN", "read", "Token of the Ray cluster, instead of the one in ~/.ray/auth_token.", secret=True),
     Variable("RAY_AUTH_TOKEN_PATH", "read", "File with the token of the Ray cluster, instead of ~/.ray/auth_token."),

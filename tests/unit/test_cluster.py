@@ -13,6 +13,7 @@ import pytest
 
 from crossmesh import cluster
 from crossmesh.errors import InputError
+from crossmesh.hardware.catalogue import find_slice
 from crossmesh.spec.experiment import StorageSpec
 
 
@@ -26,6 +27,10 @@ class FakeRay:
         self.inits: list[dict[str, object]] = []
         self.seen: list[dict[str, str]] = []
         self.shutdowns = 0
+        self.resources: dict[str, float] = {}
+
+    def cluster_resources(self) -> dict[str, float]:
+        return self.resources
 
     def is_initialized(self) -> bool:
         return False
@@ -99,6 +104,60 @@ def test_an_address_where_nothing_listens_is_the_users_error_at_once(monkeypatch
     ):
         pytest.fail("the session must not open")
     assert fake.inits == []
+
+
+@pytest.mark.parametrize(("address", "said"), [("nonsense", "is no address"), (":6379", "is no address"), ("auto", "no Ray answers")])
+def test_an_address_that_names_no_ray_is_the_users_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str, said: str) -> None:
+    def none_found(*_arguments: object) -> None:
+        raise ConnectionError("Could not find any running Ray instance.")
+
+    fake = FakeRay()
+    monkeypatch.setattr(cluster, "ray", fake)
+    monkeypatch.setattr(cluster.services, "get_ray_address_from_environment", none_found)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(InputError, match=f"RAY_ADDRESS='{address}'.*{said}"), cluster.ray_session(StorageSpec(str(tmp_path))):
+        pytest.fail("the session must not open")
+    assert fake.inits == []
+
+
+def test_auto_is_looked_up_and_seen_to_answer_before_ray_tries_for_minutes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = FakeRay()
+    monkeypatch.setattr(cluster, "ray", fake)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setattr(cluster.services, "get_ray_address_from_environment", lambda *_arguments: address)
+        monkeypatch.setenv("RAY_ADDRESS", "auto")
+        with pytest.raises(InputError, match=f"RAY_ADDRESS='{address}': no Ray answers"), cluster.ray_session(StorageSpec(str(tmp_path))):
+            pytest.fail("the session must not open")
+        server.listen()
+        with cluster.ray_session(StorageSpec(str(tmp_path))) as session:
+            assert not session.local
+    assert [init["address"] for init in fake.inits] == ["auto"]
+
+
+def test_local_in_rays_own_words_is_our_local_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = FakeRay()
+    monkeypatch.setattr(cluster, "ray", fake)
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    with cluster.ray_session(StorageSpec(str(tmp_path))) as session:
+        assert session.local
+    assert fake.inits[0]["_node_ip_address"] == "127.0.0.1"
+
+
+def test_chips_that_a_local_ray_lacks_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeRay()
+    monkeypatch.setattr(cluster, "ray", fake)
+    fake.resources = {"CPU": 2.0, "GPU": 1.0}
+    gpus, tpus = find_slice("gpu_2xh100").device, find_slice("tpu_v5p_8").device
+    cluster.require_chips(find_slice("cpu").device, 1)
+    cluster.require_chips(gpus, 1)
+    with pytest.raises(InputError, match=r"GPU chips asked for: 2 \(h100\); this machine has 1\..*RAY_ADDRESS"):
+        cluster.require_chips(gpus, 2)
+    with pytest.raises(InputError, match=r"TPU chips asked for: 4 \(v5p\); this machine has 0"):
+        cluster.require_chips(tpus, 4)
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+    cluster.require_chips(tpus, 4)
 
 
 def test_the_users_cluster_is_left_running_and_a_loopback_address_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

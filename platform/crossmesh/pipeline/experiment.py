@@ -7,6 +7,7 @@ caller opened (`cluster.ray_session`).
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from crossmesh.cluster import require_chips
 from crossmesh.console import Console
 from crossmesh.files import canonical_json, digest_text, write_json
 from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, evaluate_models
@@ -16,6 +17,7 @@ from crossmesh.spec.experiment import BackendSpec, ExperimentSpec
 from crossmesh.sweep.trial import Trial, fetch, prepare, run_trial
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.tracker import Tracker
+from crossmesh.train.launch import check_trainable
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,13 @@ def run_experiment(
         command: what to type to get the results again, shown in the report.
         force: do every stage again.
     """
+    specs = {backend: replace(spec, backend=BackendSpec(backend)) for backend in backends}
+    for own in specs.values():
+        check_trainable(own)
+    require_chips(spec.hardware.slice.device, spec.hardware.slice.device.chip_count())
     with console.stage(f"model: {spec.model.weights}") as stage:
         model = fetch(spec)
         stage.say(f"{model.path}")
-    specs = {backend: replace(spec, backend=BackendSpec(backend)) for backend in backends}
     with console.stage(f"data: {spec.data.source}") as stage:
         prepared = {backend: prepare(own, model) for backend, own in specs.items()}
         lengths = next(iter(prepared.values())).lengths

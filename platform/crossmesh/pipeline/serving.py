@@ -4,8 +4,10 @@ import time
 from pathlib import Path
 
 from crossmesh.adapters.peft_format import adapter_digest
+from crossmesh.cluster import require_chips
 from crossmesh.console import Console
 from crossmesh.errors import InputError
+from crossmesh.hardware.devices import Tpu
 from crossmesh.pipeline.evaluation import BASE, Adapter, serving_adapters
 from crossmesh.serve.app import start_server
 from crossmesh.serve.gate import key_source
@@ -30,6 +32,8 @@ def named_adapters(spec: ExperimentSpec) -> tuple[Adapter, ...]:
 def serve_until_interrupted(spec: ExperimentSpec, console: Console, output: str) -> None:
     """Serve, print where and with which models, and return at Ctrl-C; nothing is left running."""
     adapters = named_adapters(spec)
+    device = spec.hardware.slice.device
+    require_chips(device, device.chip_count() if isinstance(device, Tpu) else spec.serve.tp)  # A TPU slice is taken whole.
     with console.stage(f"model: {spec.model.weights}"):
         model = fetch(spec)
         served = serving_adapters(model, adapters, spec.storage.path)

@@ -16,6 +16,7 @@ from crossmesh.data.order import step_rows
 from crossmesh.data.sources import Dataset, load_rows
 from crossmesh.errors import CrossmeshError
 from crossmesh.files import locked, read_json, write_json
+from crossmesh.hardware.devices import Tpu
 from crossmesh.models.families import read_architecture
 from crossmesh.models.targets import expand_targets, hf_module_names
 from crossmesh.models.weights import ModelFolder, fetch_model
@@ -69,8 +70,10 @@ def cache_folder(spec: ExperimentSpec) -> Path:
 
 
 def fetch(spec: ExperimentSpec) -> ModelFolder:
-    """Make the base model a local folder, in a training worker: some sources need torch once."""
-    return call_worker("train/torch", spec.hardware.slice.device, fetch_model, spec.model, cache_folder(spec))
+    """Make the base model a local folder, in a training worker: some sources need torch once, which TPU hosts do without."""
+    device = spec.hardware.slice.device
+    kind = "train/jax" if isinstance(device, Tpu) else "train/torch"
+    return call_worker(kind, device, fetch_model, spec.model, cache_folder(spec))
 
 
 def read_data(spec: ExperimentSpec, model: ModelFolder) -> Dataset:

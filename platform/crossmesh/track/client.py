@@ -30,6 +30,11 @@ PROCESS_ENVIRONMENT = {
 }
 """Variables set in this process when a connection is opened, each only where the user has not set it."""
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+_SCHEMES = (*_DATABASES, "http", "https", "file", "databricks", "databricks-uc", "uc")
+_URIS = (
+    "sqlite:////absolute/file.db, http(s)://host:port, postgresql://..., mysql://..., databricks, or empty for a sqlite file under "
+    "storage.root={}"
+)
 _SQLITE = "sqlite:///"
 _QUIET = {"mlflow": logging.WARNING, "alembic": logging.WARNING, "urllib3.connectionpool": logging.ERROR}
 """Loggers and the least that they may say: migrations and retries are no news, what fails in the end is an error of ours."""
@@ -67,17 +72,18 @@ def tracking_place(tracking: TrackingSpec, storage: StorageSpec) -> TrackingPlac
     """Resolve `tracking.uri`; empty is a sqlite file and an artifact folder under `storage.root`.
 
     Raises:
-        InputError: a URI whose meaning would depend on the folder the job was started from.
+        InputError: a URI of an unknown kind, or one whose meaning would depend on the folder the job was started from.
     """
     artifacts = (storage.path / "artifacts").as_uri()
     if not tracking.uri:
         return TrackingPlace(f"{_SQLITE}{storage.path / 'mlflow.db'}", artifacts)
     scheme = re.split(r"[+:]", tracking.uri, maxsplit=1)[0] if ":" in tracking.uri or tracking.uri == "databricks" else ""
+    if scheme and scheme not in _SCHEMES:
+        raise InputError(f"tracking.uri={mask(tracking.uri)!r} is of an unknown kind. Allowed: {_URIS.format(storage.root)}.")
     relative = scheme == "sqlite" and not tracking.uri.startswith(f"{_SQLITE}/")
     if not scheme or relative:
         raise InputError(
-            f"tracking.uri={mask(tracking.uri)!r} depends on the folder the job is started from. Allowed: sqlite:////absolute/file.db, "
-            f"http(s)://host:port, postgresql://..., mysql://..., databricks, or empty for a sqlite file under storage.root={storage.root}."
+            f"tracking.uri={mask(tracking.uri)!r} depends on the folder the job is started from. Allowed: {_URIS.format(storage.root)}."
         )
     return TrackingPlace(tracking.uri, artifacts if scheme in _DATABASES else None)
 

@@ -52,8 +52,8 @@ class Tracker:
     """MLflow for one driver: `tracking` says where and under which experiment, `storage` where the default place is.
 
     Raises:
-        InputError: `tracking.uri` is relative.
-        TrackingError: the store cannot be opened.
+        InputError: `tracking.uri` is relative, or of a kind that MLflow does not know.
+        TrackingError: the store cannot be opened or reached.
     """
 
     def __init__(self, tracking: TrackingSpec, storage: StorageSpec) -> None:
@@ -62,6 +62,7 @@ class Tracker:
         self._client = open_client(self._place)
         self._experiment_id: str | None = None
         self._logged: dict[str, set[tuple[str, int]]] = {}
+        self.experiment()  # Says now that a server is away, not after the download of a model.
 
     @property
     def uri(self) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import ray
 
 from crossmesh.adapters.peft_format import adapter_digest
-from crossmesh.cluster import ray_session
+from crossmesh.cluster import ray_session, require_chips
 from crossmesh.environments import environment
 from crossmesh.errors import BudgetReachedError, CrossmeshError, InputError, RejectedError
 from crossmesh.files import read_json, write_text
@@ -97,19 +97,30 @@ def train(spec: ExperimentSpec, model: ModelFolder, run_folder: Path, on_event: 
     assignment = Assignment(spec, model, run_folder, attempt)
     if done := _finished(assignment, on_event):
         return done
-    workers = scaling(spec.hardware.slice.device).num_workers
-    if workers > 1:
-        raise InputError(
-            f"hardware.name={spec.hardware.name!r} needs {workers} training workers. Allowed: hardware of one worker "
-            "(a CPU, one GPU, one TPU host); training over several is not built yet."
-        )
-    attempt.mkdir(parents=True)
+    check_trainable(spec)
     with ray_session(spec.storage):
+        require_chips(spec.hardware.slice.device, spec.hardware.slice.device.chip_count())
+        attempt.mkdir(parents=True)
         _run_attempt(assignment, on_event)
     result = _finished(assignment, on_event)
     if result is None:
         raise CrossmeshError(f"Training ended without a result. Ray's files of the attempt are in {attempt}; run again to continue.")
     return result
+
+
+def check_trainable(spec: ExperimentSpec) -> None:
+    """Raise `InputError` for hardware that this version cannot train on, or not with this backend; needs no Ray, files or weights."""
+    device = spec.hardware.slice.device
+    workers = scaling(device).num_workers
+    if workers > 1:
+        raise InputError(
+            f"hardware.name={spec.hardware.name!r} needs {workers} training workers. Allowed: hardware of one worker "
+            "(a CPU, one GPU, one TPU host); training over several is not built yet."
+        )
+    try:
+        environment(f"train/{spec.backend_name}", device)
+    except InputError as error:
+        raise InputError(f"backend {spec.backend_name!r} does not train on hardware.name={spec.hardware.name!r}. {error}") from error
 
 
 def _finished(assignment: Assignment, on_event: OnEvent) -> TrainResult | None:

@@ -28,6 +28,11 @@ def test_a_database_of_ours_gets_our_artifact_folder_and_hides_its_password():
     assert place.shown == "postgresql+psycopg://***@db/runs"
 
 
+def test_a_kind_that_mlflow_does_not_know_is_refused():
+    with pytest.raises(InputError, match=r"tracking\.uri='foo://bar' is of an unknown kind.*sqlite:////absolute"):
+        tracking_place(TrackingSpec(uri="foo://bar"), STORAGE)
+
+
 @pytest.mark.parametrize("uri", ["mlruns", "./mlruns", "sqlite:///mlflow.db", "sqlite://"])
 def test_a_place_that_depends_on_the_working_folder_is_refused(uri):
     with pytest.raises(InputError, match=r"tracking\.uri=.*sqlite:////absolute"):
