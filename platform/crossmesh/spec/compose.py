@@ -27,6 +27,8 @@ from crossmesh.spec.experiment import ExperimentSpec, StorageSpec
 
 Keys = TypeVar("Keys")
 
+_DISK_FULL = ("No space left on device", "Disk quota exceeded")
+
 _SPECIAL = "= , : ' \" ~ ( ) [ ] { } or a blank at an end"
 
 INTERRUPTED = 130
@@ -70,6 +72,16 @@ def run_job(verb: str, keys: type[Keys], run: Callable[[Job[Keys]], None], conf:
             run(job)
         except CrossmeshError as error:  # Here, because Hydra prints a line of its own about every exception that passes it.
             _end(error, error.exit_code)
+        except Exception as error:
+            # By its words: it may have come through Ray or out of Rust, where it is no `OSError` any more.
+            full = next((words for words in _DISK_FULL if words in str(error)), None)
+            if full is None:
+                raise
+            _end(
+                f"{full}. The job writes under storage.root={config.storage.root!r} and to the temporary folder: make room, or set "
+                "storage.root to a larger disk. What was done is kept; run the same command to continue.",
+                CrossmeshError.exit_code,
+            )
 
     try:
         hydra.main(version_base="1.3", config_path=str(conf), config_name=f"job/{verb}")(task)()

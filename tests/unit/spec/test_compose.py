@@ -4,9 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hydra.core.global_hydra import GlobalHydra
 
 from crossmesh.errors import InputError
-from crossmesh.spec.compose import compose_spec
+from crossmesh.spec.compose import JobKeys, compose_spec, run_job
 from crossmesh.spec.experiment import BatchSpec, ExperimentSpec, StorageSpec
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
@@ -113,6 +114,35 @@ def test_backend_follows_the_hardware_unless_named():
     assert compose_spec(CONF, "hardware=tpu_v5p_8").backend_name == "jax"
     assert compose_spec(CONF, "hardware=gpu_2xh100").backend_name == "torch"
     assert compose_spec(CONF, "hardware=gpu_2xh100", "backend=jax").backend_name == "jax"
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device", "/x"), RuntimeError("ray::f()\n ... I/O error: No space left on device (os error 28)")]
+)
+def test_a_full_disk_is_one_message(error, monkeypatch, capsys):
+    def run(job):
+        raise error
+
+    monkeypatch.setattr("sys.argv", ["lengths.py"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # What run_job sets, given back after the test.
+    GlobalHydra.instance().clear()
+    with pytest.raises(SystemExit) as ended:
+        run_job("lengths", JobKeys, run, CONF)
+    assert ended.value.code == 1
+    said = capsys.readouterr().err
+    assert said.startswith("crossmesh: No space left on device. The job writes under storage.root=")
+    assert said.count("\n") == 1
+
+
+def test_any_other_failure_keeps_its_traceback(monkeypatch):
+    def run(job):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("sys.argv", ["lengths.py"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # What run_job sets, given back after the test.
+    GlobalHydra.instance().clear()
+    with pytest.raises(RuntimeError, match="a bug"):
+        run_job("lengths", JobKeys, run, CONF)
 
 
 def test_an_unknown_key_inside_a_shipped_file_is_named(tmp_path):
