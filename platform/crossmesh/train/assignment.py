@@ -59,13 +59,13 @@ class Assignment:
 
     @property
     def identity(self) -> str:
-        """Digest of everything that decides what this run computes, but for the contents of data files."""
+        """Digest of everything that decides what this run computes, but for the rows: those have a digest of their own."""
         spec = self.spec
         parts = {
             "model": [self.model.weights_digest, self.model.tokenizer_digest, self.model.template_digest, spec.model.dtype],
-            "data": asdict(spec.data),
+            "data": [spec.data.max_length, spec.data.seed],
             "lora": asdict(spec.lora),
-            "optim": asdict(spec.optim),
+            "optim": {**asdict(spec.optim), "warmup_steps": spec.optim.warmup},
             "batch": [spec.batch.size, spec.micro_batch],
             "mesh": asdict(spec.mesh_shape),
             "hardware": spec.hardware.name,
