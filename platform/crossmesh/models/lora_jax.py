@@ -40,7 +40,7 @@ def adapt(model: Any, lora: LoraSpec, targets: tuple[Target, ...]) -> Any:
     return qwix.apply_lora_to_model(model, provider, rngs=nnx.Rngs(0), skip_nnx_init=True)
 
 
-class _Provider(qwix.LoraProvider):  # type: ignore[misc]
+class _Provider(qwix.LoraProvider):
     """Qwix's provider with its own low-rank product.
 
     Two things differ from Qwix's: the result keeps the precision of the base (float32 A and B would widen bfloat16 activations), and the

@@ -171,7 +171,7 @@ def _read(folder: Path, architecture: Architecture) -> Iterator[tuple[Weight, np
             yield weight, np.ascontiguousarray(split.transpose(weight.axes) if weight.axes else split)
 
 
-class _KeyValue(nnx.Module):  # type: ignore[misc]
+class _KeyValue(nnx.Module):
     """Two projections in place of Tunix's fused `kv_einsum` [2, heads, D, H].
 
     On the fused weight Qwix makes ONE A [D, rank] for K and V together, so K and V would read the same rank-r projection of the input:
@@ -195,21 +195,21 @@ class _KeyValue(nnx.Module):  # type: ignore[misc]
         return self.k(x), self.v(x)
 
 
-class _LlamaHidden(llama3.Embedder):  # type: ignore[misc]
+class _LlamaHidden(llama3.Embedder):
     """Gives back the hidden states where Tunix would make logits: the loss makes them only where it needs them."""
 
     def decode(self, x: Any) -> Any:
         return x
 
 
-class _LlamaHiddenUntied(llama3.Einsum):  # type: ignore[misc]
+class _LlamaHiddenUntied(llama3.Einsum):
     """As `_LlamaHidden`, for a model whose output projection is a weight of its own."""
 
     def __call__(self, x: Any) -> Any:
         return x
 
 
-class _Gemma4Hidden(gemma4.Embedder):  # type: ignore[misc]
+class _Gemma4Hidden(gemma4.Embedder):
     """As `_LlamaHidden`."""
 
     def decode(self, x: Any) -> Any:

@@ -11,14 +11,14 @@ from ray.serve.llm.deployment import LLMServer
 from vllm.entrypoints.openai.models.protocol import LoRAModulePath
 
 
-class _Server(LLMServer):  # type: ignore[misc]  # untyped base
+class _Server(LLMServer):
     """`ray.serve.llm`'s server without its telemetry, which costs a process that imports vllm once more."""
 
     async def _start_engine(self) -> None:
         await self.engine.start()
 
 
-class _Engine(VLLMEngine):  # type: ignore[misc]  # untyped base
+class _Engine(VLLMEngine):
     """`ray.serve.llm`'s engine, which on a CPU puts the one worker into a process of its own; ours computes in the engine's process."""
 
     def _start_async_llm_engine(self, arguments: Any, config: Any, placement_group: Any) -> Any:
@@ -27,7 +27,7 @@ class _Engine(VLLMEngine):  # type: ignore[misc]  # untyped base
         return super()._start_async_llm_engine(arguments, config, placement_group)
 
 
-class _LocalModel(CallbackBase):  # type: ignore[misc]  # untyped base
+class _LocalModel(CallbackBase):
     """The model is a local folder already: skip the download task, one more process that imports vllm."""
 
     async def on_before_node_init(self) -> None:

@@ -13,7 +13,7 @@ from vllm.platforms import current_platform
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 
-class GroupedPunica(PunicaWrapperCPU):  # type: ignore[misc]  # untyped base
+class GroupedPunica(PunicaWrapperCPU):
     """vLLM's interface to LoRA kernels, with the two products of a linear layer grouped by adapter."""
 
     _groups: tuple[tuple[int, torch.Tensor | None], ...] = ()
@@ -56,7 +56,7 @@ class GroupedPunica(PunicaWrapperCPU):  # type: ignore[misc]  # untyped base
                 start += size
 
 
-class Worker(CPUWorker):  # type: ignore[misc]  # untyped base
+class Worker(CPUWorker):
     """vLLM's CPU worker with `GroupedPunica` as its LoRA kernels."""
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
