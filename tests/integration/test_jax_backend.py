@@ -28,6 +28,7 @@ from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.loss_jax import summed_nll
 from crossmesh.train.schedule import learning_rate
+from random_rows import rows
 
 pytestmark = pytest.mark.integration
 LENGTH = 48
@@ -42,17 +43,6 @@ def started(folder: Path, cache: Path, **settings: Any) -> JaxBackend:
     backend = JaxBackend()
     backend.init(setup_of(folder, cache, **settings))
     return backend
-
-
-def rows(count: int, seed: int = 0) -> list[Row]:
-    """Rows longer than tiny Gemma 4's window of 16, of different lengths."""
-    random = np.random.default_rng(seed)
-    made = []
-    for index in range(count):
-        length = int(random.integers(20, 40))
-        mask = np.arange(length) >= length - int(random.integers(4, 12))
-        made.append(Row(f"row{index}", random.integers(5, 512, length).astype(np.int32), mask))
-    return made
 
 
 def batch_of(made: list[Row], micro: int) -> PackedBatch:

@@ -10,20 +10,10 @@ from crossmesh.spec.experiment import LoraSpec, MeshSpec, ModelSpec, OptimSpec
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.torch_backend import TorchBackend
+from random_rows import rows
 
 pytestmark = pytest.mark.integration
 STEPS = 12
-
-
-def rows(count: int, seed: int) -> list[Row]:
-    """Rows longer than tiny Gemma 4's window of 16, of different lengths."""
-    random = np.random.default_rng(seed)
-    made = []
-    for index in range(count):
-        length = int(random.integers(20, 40))
-        mask = np.arange(length) >= length - int(random.integers(4, 12))
-        made.append(Row(f"row{index}", random.integers(5, 512, length).astype(np.int32), mask))
-    return made
 
 
 def packed(made: list[Row], length: int) -> PackedBatch:

@@ -22,6 +22,7 @@ from crossmesh.spec.experiment import LoraSpec, MeshSpec, ModelSpec, OptimSpec
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.schedule import learning_rate
 from crossmesh.train.torch_backend import TorchBackend
+from random_rows import rows
 
 pytestmark = pytest.mark.integration
 FAMILIES = ("llama", "gemma4")
@@ -37,17 +38,6 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def setup_of(folder: Path, dtype: str = "float32", **lora: Any) -> TrainingSetup:
     optim = OptimSpec(steps=20, learning_rate=1e-2, weight_decay=0.01)
     return TrainingSetup(ModelSpec(dtype=dtype), folder, LoraSpec(rank=4, alpha=8.0, **lora), optim, MeshSpec(), folder)
-
-
-def rows(count: int, seed: int = 0) -> list[Row]:
-    """Rows longer than tiny Gemma 4's window of 16, of different lengths."""
-    random = np.random.default_rng(seed)
-    made = []
-    for index in range(count):
-        length = int(random.integers(20, 40))
-        mask = np.arange(length) >= length - int(random.integers(4, 12))
-        made.append(Row(f"row{index}", random.integers(5, 512, length).astype(np.int32), mask))
-    return made
 
 
 def batch_of(made: list[Row], micro: int) -> PackedBatch:
