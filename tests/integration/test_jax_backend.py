@@ -23,7 +23,7 @@ from crossmesh.models import tunix_jax
 from crossmesh.models.families import read_architecture
 from crossmesh.models.probe import compare, probe_tokens, reference_folder
 from crossmesh.models.weights import folder_digests
-from crossmesh.spec.experiment import LoraSpec, MeshSpec, ModelSpec, OptimSpec
+from crossmesh.spec.experiment import BackendSpec, ExperimentSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.loss_jax import summed_nll
@@ -36,7 +36,13 @@ LENGTH = 48
 
 def setup_of(folder: Path, cache: Path, dtype: str = "float32", **lora: Any) -> TrainingSetup:
     optim = OptimSpec(steps=20, learning_rate=1e-2, weight_decay=0.01)
-    return TrainingSetup(ModelSpec(dtype=dtype), folder, LoraSpec(**{"rank": 4, "alpha": 8.0, **lora}), optim, MeshSpec(), cache)
+    return TrainingSetup.of(
+        ExperimentSpec(
+            model=ModelSpec(dtype=dtype), lora=LoraSpec(**{"rank": 4, "alpha": 8.0, **lora}), optim=optim, backend=BackendSpec("jax")
+        ),
+        folder,
+        cache,
+    )
 
 
 def started(folder: Path, cache: Path, **settings: Any) -> JaxBackend:
@@ -53,7 +59,7 @@ def batch_of(made: list[Row], micro: int) -> PackedBatch:
 def kept(probed_model: Path, jax_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[JaxBackend, Path]:
     """One backend for a family, and its state before the first step."""
     backend, state = started(probed_model, jax_cache), tmp_path_factory.mktemp("start")
-    backend.save_state(state)
+    backend.save_state(state)()
     return backend, state
 
 
@@ -71,7 +77,7 @@ def test_one_program_serves_every_batch_and_a_loaded_state(
     batch = batch_of(rows(4), 4)
     metrics = [backend.step(batch) for _ in range(6)]
     backend.step(batch_of(rows(4, seed=1), 4))
-    backend.save_state(tmp_path)
+    backend.save_state(tmp_path)()
     backend.load_state(tmp_path)
     backend.step(batch)
     assert backend._take_step._cache_size() == 1
@@ -87,7 +93,7 @@ def test_a_step_is_the_same_however_the_batch_is_accumulated(kept: tuple[JaxBack
     for micro in (4, 1):
         backend.load_state(start)
         metrics = [backend.step(batch_of(rows(4, seed), micro)) for seed in range(2)]
-        results.append((metrics, backend.export_adapter()))
+        results.append((metrics, backend.export()))
     (whole, adapter), (parts, other) = results
     assert [m.loss for m in whole] == pytest.approx([m.loss for m in parts], abs=2e-5)
     assert [m.grad_norm for m in whole] == pytest.approx([m.grad_norm for m in parts], rel=1e-4)
@@ -98,10 +104,10 @@ def test_a_resumed_run_is_bit_equal_also_with_dropout(probed_model: Path, jax_ca
     batches = [batch_of(rows(4, seed), 4) for seed in range(3)]
     whole, resumed = (started(probed_model, jax_cache, dropout=0.1) for _ in range(2))
     whole.step(batches[0])
-    whole.save_state(tmp_path)
+    whole.save_state(tmp_path)()
     resumed.load_state(tmp_path)
     assert [resumed.step(batch) for batch in batches[1:]] == [whole.step(batch) for batch in batches[1:]]
-    expected, actual = whole.export_adapter(), resumed.export_adapter()
+    expected, actual = whole.export(), resumed.export()
     assert all(np.array_equal(expected[name], actual[name]) for name in expected)
     # Dropout draws anew each step, and not at all when a loss is only measured.
     measured = resumed.evaluate(batches[0]).loss

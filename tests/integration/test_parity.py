@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from crossmesh.data.batches import PackedBatch, Row, pad_batch
-from crossmesh.spec.experiment import LoraSpec, MeshSpec, ModelSpec, OptimSpec
+from crossmesh.spec.experiment import BackendSpec, ExperimentSpec, LoraSpec, OptimSpec
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.torch_backend import TorchBackend
@@ -36,11 +36,13 @@ def frobenius(difference: dict[str, np.ndarray]) -> float:
 
 def test_torch_and_jax_take_the_same_steps(probed_model: Path, jax_cache: Path) -> None:
     optim = OptimSpec(steps=STEPS, learning_rate=5e-3, warmup_steps=2, weight_decay=0.01, clip_norm=0.5)
-    setup = TrainingSetup(ModelSpec(), probed_model, LoraSpec(rank=4, alpha=8.0), optim, MeshSpec(), jax_cache)
+    setup = TrainingSetup.of(
+        ExperimentSpec(lora=LoraSpec(rank=4, alpha=8.0), optim=optim, backend=BackendSpec(attention="plain")), probed_model, jax_cache
+    )
     torch, jax = TorchBackend(), JaxBackend()
     torch.init(setup)
     jax.init(setup)
-    start, other = torch.export_adapter(), jax.export_adapter()
+    start, other = torch.export(), jax.export()
     assert start.keys() == other.keys()
     assert all(np.array_equal(start[name], other[name]) for name in start)
 
@@ -51,7 +53,7 @@ def test_torch_and_jax_take_the_same_steps(probed_model: Path, jax_cache: Path) 
         assert ours.grad_norm == pytest.approx(theirs.grad_norm, rel=1e-2)
         assert (ours.learning_rate, ours.loss_tokens) == (theirs.learning_rate, theirs.loss_tokens)
 
-    trained, other = torch.export_adapter(), jax.export_adapter()
+    trained, other = torch.export(), jax.export()
     moved = frobenius({name: trained[name] - start[name] for name in trained})
     assert moved > 0.1 * frobenius(start)
     assert frobenius({name: trained[name] - other[name] for name in trained}) < 1e-2 * moved

@@ -18,7 +18,7 @@ from crossmesh.models.families import read_architecture
 from crossmesh.models.hf_torch import hidden_states, load_base, logits, reference_logits
 from crossmesh.models.targets import expand_targets, hf_module_names
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.experiment import LoraSpec, MeshSpec, ModelSpec, OptimSpec
+from crossmesh.spec.experiment import ExperimentSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.schedule import learning_rate
 from crossmesh.train.torch_backend import TorchBackend
@@ -37,7 +37,9 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def setup_of(folder: Path, dtype: str = "float32", **lora: Any) -> TrainingSetup:
     optim = OptimSpec(steps=20, learning_rate=1e-2, weight_decay=0.01)
-    return TrainingSetup(ModelSpec(dtype=dtype), folder, LoraSpec(rank=4, alpha=8.0, **lora), optim, MeshSpec(), folder)
+    return TrainingSetup.of(
+        ExperimentSpec(model=ModelSpec(dtype=dtype), lora=LoraSpec(rank=4, alpha=8.0, **lora), optim=optim), folder, folder
+    )
 
 
 def batch_of(made: list[Row], micro: int) -> PackedBatch:
@@ -115,7 +117,7 @@ def test_a_step_is_the_same_however_the_batch_is_accumulated(folder: Path) -> No
     for micro in (4, 1):
         backend = started(folder)
         metrics = [backend.step(batch_of(rows(4, seed), micro)) for seed in range(2)]
-        results.append((metrics, backend.export_adapter()))
+        results.append((metrics, backend.export()))
     (whole, adapter), (parts, other) = results
     assert [m.loss for m in whole] == pytest.approx([m.loss for m in parts], abs=2e-5)
     assert [m.grad_norm for m in whole] == pytest.approx([m.grad_norm for m in parts], rel=1e-4)
@@ -136,9 +138,9 @@ def test_steps_follow_the_schedule_and_learn_and_leave_the_base_alone(folder: Pa
 def test_the_first_step_is_adamw_by_its_formula(folder: Path) -> None:
     """After one step from zero moments: w - lr * (wd * w + g / (|g| + eps)), so B moves by lr exactly where it has a gradient."""
     backend = started(folder)
-    start = backend.export_adapter()
+    start = backend.export()
     rate = backend.step(batch_of(rows(4), 4)).learning_rate
-    moved = backend.export_adapter()
+    moved = backend.export()
     name_a = next(name for name in start if name.endswith("q_proj.lora_A.weight"))
     name_b = name_a.replace("lora_A", "lora_B")
     # B = 0 at first: A has no gradient and only decays; B moves by about the learning rate.
@@ -169,18 +171,18 @@ def test_two_runs_and_a_resumed_one_are_bit_equal(folder: Path, tmp_path: Path, 
     whole, again = started(folder, dropout=dropout), started(folder, dropout=dropout)
     losses = [whole.step(batch) for batch in batches]
     first = [again.step(batch) for batch in batches[:2]]
-    again.save_state(tmp_path)
+    again.save_state(tmp_path)()
     torch.manual_seed(12345)
     resumed = started(folder, dropout=dropout)
     resumed.load_state(tmp_path)
     assert first + [resumed.step(batch) for batch in batches[2:]] == losses
-    expected, actual = whole.export_adapter(), resumed.export_adapter()
+    expected, actual = whole.export(), resumed.export()
     assert all(np.array_equal(expected[name], actual[name]) for name in expected)
 
 
 def test_state_can_be_saved_before_the_first_step_and_loaded_over_a_later_one(folder: Path, tmp_path: Path) -> None:
     backend, batch = started(folder), batch_of(rows(4), 4)
-    backend.save_state(tmp_path)
+    backend.save_state(tmp_path)()
     first = backend.step(batch)
     backend.load_state(tmp_path)
     assert backend.step(batch) == first
@@ -198,7 +200,7 @@ def test_the_base_in_bfloat16_keeps_adapter_and_optimizer_in_float32(folder: Pat
 
 
 def export(backend: TorchBackend, folder: Path, target: Path) -> dict[str, FloatArray]:
-    arrays = backend.export_adapter()
+    arrays = backend.export()
     modules = hf_module_names(expand_targets(read_architecture(folder), backend._setup.lora.targets))
     write_adapter(target, arrays, rank=4, alpha=8.0, dropout=0.0, base_model="random", modules=modules)
     return arrays

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from crossmesh.cluster import call_worker, ray_session
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.experiment import BackendSpec, BatchSpec, DataSpec, ExperimentSpec, ModelSpec, OptimSpec, StorageSpec
+from crossmesh.spec.experiment import BackendSpec, BatchSpec, CheckpointSpec, DataSpec, ExperimentSpec, ModelSpec, OptimSpec, StorageSpec
 from crossmesh.train.events import Event, to_json
 from crossmesh.train.launch import train
 
@@ -49,7 +49,8 @@ def tiny_spec(storage: Path, backend: str = "torch", steps: int = STEPS) -> Expe
         optim=OptimSpec(steps=steps, learning_rate=1e-2),
         batch=BatchSpec(16),
         backend=BackendSpec(backend),
-        storage=StorageSpec(str(storage), checkpoint_every_steps=4),
+        storage=StorageSpec(str(storage)),
+        checkpoint=CheckpointSpec(every_steps=4),
     )
 
 

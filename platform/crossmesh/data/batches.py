@@ -23,9 +23,10 @@ class Row:
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Sequences of one optimizer step on this data-parallel rank, split into micro-batches.
+    """All sequences of one optimizer step, over the whole mesh, split into micro-batches.
 
-    All arrays are [accumulation, micro, length]. Position t predicts token t+1, so `loss_mask[..., t]` speaks of
+    All arrays are [accumulation, sequences, length]; `sequences` is the micro-batch of every data-parallel rank together, rank 0's
+    first, and a backend takes its own part. Position t predicts token t+1, so `loss_mask[..., t]` speaks of
     `tokens[..., t]` as a *target*: the loss of target t comes from the logits at t-1, and `loss_mask[..., 0]` is False.
     """
 
@@ -41,6 +42,11 @@ class PackedBatch:
     def loss_tokens(self) -> int:
         """Tokens that carry loss."""
         return int(self.loss_mask.sum())
+
+    @property
+    def padded_tokens(self) -> int:
+        """Tokens that are computed: real ones and padding."""
+        return int(self.segment_ids.size)
 
     @property
     def real_tokens(self) -> int:

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cpu:
-    """Plain CPU cores, used as one device (or as emulated ones)."""
+    """Plain CPU cores, used as one device or split into several emulated ones."""
 
     chip: str = "cpu"
+    count: int = 1
 
     def chip_count(self) -> int:
-        """One: the process."""
-        return 1
+        """Devices it is split into."""
+        return self.count
 
 
 @dataclass(frozen=True)

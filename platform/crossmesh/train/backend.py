@@ -1,5 +1,6 @@
 """The seam between the one loop and the two frameworks: step-level only, no loops over steps, no I/O policy, no orchestration."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -8,9 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from crossmesh.data.batches import PackedBatch
-from crossmesh.spec.experiment import LoraSpec, MeshSpec, ModelSpec, OptimSpec
+from crossmesh.hardware.mesh import MeshShape
+from crossmesh.spec.experiment import ExperimentSpec, LoraSpec, ModelSpec, OptimSpec
 
 FloatArray = npt.NDArray[np.float32]
+
+Saving = Callable[[], None]
+"""Waits for a save that runs in the background; raises what it failed of. On rank 0 it returns when the files of all ranks are there."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +27,31 @@ class TrainingSetup:
     """Local Hugging Face folder (`models/weights.py`)."""
     lora: LoraSpec
     optim: OptimSpec
-    mesh: MeshSpec
+    mesh: MeshShape
+    """Over the devices of all processes."""
+    accumulation: int
+    """Most micro-batches that a step has."""
+    remat: str
+    """`none`, `layer` or `dots` (`BackendSpec.remat`)."""
+    attention: str
+    """Kernel, `auto` resolved (`ExperimentSpec.attention`)."""
     cache: Path
     """Folder for compiled programs."""
+
+    @classmethod
+    def of(cls, spec: ExperimentSpec, model_folder: Path, cache: Path) -> "TrainingSetup":
+        """What a backend needs of `spec`."""
+        return cls(
+            model=spec.model,
+            model_folder=model_folder,
+            lora=spec.lora,
+            optim=spec.optim,
+            mesh=spec.mesh_shape,
+            accumulation=spec.accumulation,
+            remat=spec.backend.remat,
+            attention=spec.attention,
+            cache=cache,
+        )
 
 
 @dataclass(frozen=True)
@@ -39,28 +66,42 @@ class StepMetrics:
 
 
 class Backend(Protocol):
-    """A framework that can take optimizer steps on one adapter."""
+    """A framework that can take optimizer steps on one model. Every method is called by all processes of the run, in the same order."""
+
+    rank: int
+    """Of this process; 0 leads. Set by `init`."""
 
     def init(self, setup: TrainingSetup) -> None:
         """Load the base, put the seed's initial LoRA values in, make the optimizer."""
         ...
 
     def step(self, batch: PackedBatch) -> StepMetrics:
-        """Take one optimizer step over all micro-batches of `batch`; blocks until the result is there."""
+        """Take one optimizer step over all micro-batches of `batch`, the global one; blocks until the result is there."""
         ...
 
     def evaluate(self, batch: PackedBatch) -> StepMetrics:
         """Loss of `batch` without a step (`grad_norm` and `learning_rate` are 0)."""
         ...
 
-    def save_state(self, folder: Path) -> None:
-        """Write adapter, optimizer state and step count into an existing empty folder, bit-exact."""
+    def agree(self, flag: bool) -> bool:
+        """Whether `flag` is True in any process; the same answer in all."""
+        ...
+
+    def save_state(self, folder: Path) -> Saving:
+        """Start writing trained arrays, optimizer state and step count into an existing empty folder, bit-exact.
+
+        The state is copied before it returns, so that the next step may follow at once; files are written in the background.
+        """
         ...
 
     def load_state(self, folder: Path) -> None:
-        """Continue from what `save_state` wrote."""
+        """Continue from what `save_state` wrote, also on another mesh or number of processes."""
         ...
 
-    def export_adapter(self) -> dict[str, FloatArray]:
-        """LoRA arrays by PEFT name, e.g. `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight` [rank, in]."""
+    def export(self) -> dict[str, FloatArray]:
+        """Trained arrays, whole, float32, on the host.
+
+        LoRA arrays by PEFT name, e.g. `base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight` [rank, in]; with `lora.rank=0` all
+        weights by the names of the Hugging Face checkpoint.
+        """
         ...

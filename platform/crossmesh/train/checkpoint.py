@@ -15,6 +15,7 @@ from typing import Any
 
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, read_json, write_json
+from crossmesh.train.backend import Saving
 from crossmesh.train.events import StepEvent
 
 _MANIFEST = "manifest.json"
@@ -47,14 +48,14 @@ class CheckpointStore:
         self._identity = identity
         self._keep = keep
 
-    def save(self, history: tuple[StepEvent, ...], write_state: Callable[[Path], None]) -> Path:
+    def save(self, history: tuple[StepEvent, ...], write_state: Callable[[Path], Saving]) -> Path:
         """Store the state after the last step of `history`, then drop what is older than the newest `keep`. Returns the folder."""
         step = history[-1].step
         path = self._folder / f"step-{step:08d}"
         with new_folder(path) as temporary:
             state = temporary / _STATE
             state.mkdir()
-            write_state(state)
+            write_state(state)()
             contents = {
                 "step": step,
                 "identity": self._identity,

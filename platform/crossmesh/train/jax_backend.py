@@ -22,13 +22,13 @@ from crossmesh.adapters.convert import to_peft, to_qwix
 from crossmesh.adapters.initial import LoraShape, initial_lora
 from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import CrossmeshError, InputError
-from crossmesh.hardware.mesh import resolve_mesh
+from crossmesh.hardware.mesh import BATCH_AXES
 from crossmesh.models import tunix_jax
 from crossmesh.models.families import read_architecture
 from crossmesh.models.probe import probe
 from crossmesh.models.targets import Target, expand_targets
 from crossmesh.spec.experiment import OptimSpec
-from crossmesh.train.backend import FloatArray, StepMetrics, TrainingSetup
+from crossmesh.train.backend import FloatArray, Saving, StepMetrics, TrainingSetup
 from crossmesh.train.loss_jax import summed_nll
 from crossmesh.train.schedule import learning_rate
 
@@ -48,9 +48,10 @@ class JaxBackend:
         # Accelerators multiply float32 in bfloat16 or TF32 unless told otherwise; a run that says float32 means it.
         jax.config.update("jax_default_matmul_precision", "highest" if setup.model.dtype == "float32" else None)
         self._setup = setup
+        self.rank = jax.process_index()
         architecture = read_architecture(setup.model_folder)
         self._targets: tuple[Target, ...] = expand_targets(architecture, setup.lora.targets)
-        self._mesh = tunix_jax.device_mesh(resolve_mesh(setup.mesh.data, setup.mesh.fsdp, setup.mesh.tp, jax.device_count()))
+        self._mesh = tunix_jax.device_mesh(setup.mesh)
         self._structure = tunix_jax.build(architecture, setup.model.dtype, setup.lora, self._targets)
         self._base = tunix_jax.load_base(self._structure, setup.model_folder, setup.model.dtype, self._mesh)
         probe(setup.model_folder, architecture, setup.model.dtype, setup.cache / "probes", self._base_logits)
@@ -78,12 +79,17 @@ class JaxBackend:
             loss = self._take_loss(self._lora, self._base, self._put(batch))
         return StepMetrics(float(loss), 0.0, 0.0, batch.loss_tokens)
 
-    def save_state(self, folder: Path) -> None:
+    def agree(self, flag: bool) -> bool:
+        """Whether `flag` is True in any process."""
+        return flag
+
+    def save_state(self, folder: Path) -> Saving:
         """Write adapter, both moments and the step count as one safetensors file."""
         adam = self._moments[0]
         parts = {"lora": self._lora, "mu": adam.mu, "nu": adam.nu}
         arrays = {f"{part}.{name}": array for part, state in parts.items() for name, array in self._named(state).items()}
         save_file({**arrays, "count": np.asarray(jax.device_get(adam.count)), "step": np.asarray(self._step_count)}, folder / _STATE_FILE)
+        return lambda: None
 
     def load_state(self, folder: Path) -> None:
         """Continue from `save_state`'s file, bit for bit. Raises `InputError` when it is of another adapter."""
@@ -103,7 +109,7 @@ class JaxBackend:
         self._moments = self._optimizer_state(mu, nu, int(arrays["count"]))
         self._step_count = int(arrays["step"])
 
-    def export_adapter(self) -> dict[str, FloatArray]:
+    def export(self) -> dict[str, FloatArray]:
         """LoRA arrays by PEFT name, float32, on the host."""
         return self._named(self._lora)
 
@@ -128,7 +134,7 @@ class JaxBackend:
         """Place this process's part of the batch on the mesh: sequences over data and fsdp."""
         if not batch.loss_tokens:
             raise CrossmeshError("A batch has no token that carries loss. Check data.max_length and that rows have assistant turns.")
-        placed = NamedSharding(self._mesh, PartitionSpec(None, ("data", "fsdp"), None))
+        placed = NamedSharding(self._mesh, PartitionSpec(None, BATCH_AXES, None))
         arrays = {"tokens": batch.tokens, "loss_mask": batch.loss_mask, "positions": batch.positions, "segment_ids": batch.segment_ids}
         return {name: jax.make_array_from_process_local_data(placed, array) for name, array in arrays.items()}
 

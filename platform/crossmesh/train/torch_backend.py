@@ -23,7 +23,7 @@ from crossmesh.files import read_json, write_text
 from crossmesh.models.families import read_architecture
 from crossmesh.models.hf_torch import hidden_states, load_base, logits
 from crossmesh.models.targets import expand_targets, hf_module_names
-from crossmesh.train.backend import StepMetrics, TrainingSetup
+from crossmesh.train.backend import Saving, StepMetrics, TrainingSetup
 from crossmesh.train.schedule import learning_rate
 
 FloatArray = npt.NDArray[np.float32]
@@ -42,6 +42,7 @@ class TorchBackend:
         if ranks > 1:
             raise InputError(f"{setup.mesh} asks the torch backend for {ranks} ranks. Allowed: 1 device. Set hardware=cpu.")
         self._setup = setup
+        self.rank = 0
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._architecture = read_architecture(setup.model_folder)
         self._base = load_base(setup.model_folder, setup.model.dtype, self._device)
@@ -134,7 +135,11 @@ class TorchBackend:
             torch._foreach_mul_(gradients, limit / norm)
         return float(norm)
 
-    def save_state(self, folder: Path) -> None:
+    def agree(self, flag: bool) -> bool:
+        """Whether `flag` is True in any process."""
+        return flag
+
+    def save_state(self, folder: Path) -> Saving:
         """Write adapter, optimizer state and step count into an existing empty folder, bit-exact."""
         tensors = {f"adapter/{name}": array.detach() for name, array in self._arrays.items()}
         for name, array in self._arrays.items():
@@ -142,6 +147,7 @@ class TorchBackend:
             tensors |= {f"{moment}/{name}": state[moment] for moment in _MOMENTS if state}
         save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, folder / _STATE_FILE)
         write_text(folder / _STEP_FILE, json.dumps({"step": self._step}))
+        return lambda: None
 
     def load_state(self, folder: Path) -> None:
         """Continue from what `save_state` wrote."""
@@ -154,7 +160,7 @@ class TorchBackend:
                 state: dict[str, Any] = {moment: tensors[f"{moment}/{name}"].to(self._device) for moment in _MOMENTS}
                 self._optimizer.state[array] = state | {"step": torch.tensor(float(self._step), device=self._device)}
 
-    def export_adapter(self) -> dict[str, FloatArray]:
+    def export(self) -> dict[str, FloatArray]:
         """LoRA arrays by PEFT name, float32 copies."""
         return {name: array.detach().cpu().numpy().copy() for name, array in self._arrays.items()}
 

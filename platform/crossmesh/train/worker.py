@@ -60,14 +60,14 @@ def _train(assignment: Assignment, stream: TextIO) -> None:
         return pad_batch([data.rows[index] for index in order[step]], sequences, spec.data.max_length, tokenizer.pad_id)
 
     backend = make_backend(spec)
-    setup = TrainingSetup(spec.model, model.path, spec.lora, spec.optim, spec.mesh, assignment.cache / "compiled")
+    setup = TrainingSetup.of(spec, model.path, assignment.cache / "compiled")
     identity = digest_text(canonical_json([assignment.identity, data.digest]))
     done = run(
         backend,
         setup,
         batch_of,
-        Plan(spec.optim.steps, spec.storage.checkpoint_every_steps),
-        CheckpointStore(assignment.run_folder / "checkpoints", identity, spec.storage.checkpoint_keep),
+        Plan(spec.optim.steps, spec.checkpoint.every_steps),
+        CheckpointStore(assignment.run_folder / "checkpoints", identity, spec.checkpoint.keep),
         emit,
         assignment.stop.exists,
     )
@@ -77,7 +77,7 @@ def _train(assignment: Assignment, stream: TextIO) -> None:
     shutil.rmtree(assignment.adapter, ignore_errors=True)  # Without a result, what lies there is of an attempt that did not end.
     digest = write_adapter(
         assignment.adapter,
-        backend.export_adapter(),
+        backend.export(),
         rank=spec.lora.rank,
         alpha=spec.lora.alpha,
         dropout=spec.lora.dropout,

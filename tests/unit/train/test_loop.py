@@ -9,8 +9,8 @@ import pytest
 
 from crossmesh.data.batches import PackedBatch, Row, pad_batch
 from crossmesh.errors import InputError
-from crossmesh.spec.experiment import LoraSpec, MeshSpec, ModelSpec, OptimSpec
-from crossmesh.train.backend import FloatArray, StepMetrics, TrainingSetup
+from crossmesh.spec.experiment import ExperimentSpec, OptimSpec
+from crossmesh.train.backend import FloatArray, Saving, StepMetrics, TrainingSetup
 from crossmesh.train.checkpoint import CheckpointStore
 from crossmesh.train.events import CheckpointEvent, EvaluationEvent, Event, StageEvent, StepEvent, WarningEvent
 from crossmesh.train.loop import DivergedError, LoopResult, Plan, run, steady_tokens_per_s
@@ -44,14 +44,18 @@ class QuadraticBackend:
     def evaluate(self, batch: PackedBatch) -> StepMetrics:
         return StepMetrics(float((self._residual(batch) ** 2).sum()), 0.0, 0.0, batch.loss_tokens)
 
-    def save_state(self, folder: Path) -> None:
+    def agree(self, flag: bool) -> bool:
+        return flag
+
+    def save_state(self, folder: Path) -> Saving:
         np.savez(folder / "state.npz", weight=self.weight, momentum=self.momentum, count=self.count)
+        return lambda: None
 
     def load_state(self, folder: Path) -> None:
         with np.load(folder / "state.npz") as state:
             self.weight, self.momentum, self.count = state["weight"], state["momentum"], int(state["count"])
 
-    def export_adapter(self) -> dict[str, FloatArray]:
+    def export(self) -> dict[str, FloatArray]:
         return {"w": self.weight}
 
 
@@ -65,7 +69,7 @@ def batch_of(step: int) -> PackedBatch:
 
 def setup(tmp_path: Path) -> TrainingSetup:
     optim = OptimSpec(steps=STEPS, learning_rate=0.1)
-    return TrainingSetup(ModelSpec(), tmp_path, LoraSpec(), optim, MeshSpec(), tmp_path)
+    return TrainingSetup.of(ExperimentSpec(optim=optim), tmp_path, tmp_path)
 
 
 def train(
