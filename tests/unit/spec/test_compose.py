@@ -7,6 +7,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from crossmesh.errors import InputError
+from crossmesh.hardware.mesh import MeshShape
 from crossmesh.spec.compose import JobKeys, compose_spec, run_job
 from crossmesh.spec.experiment import BatchSpec, ExperimentSpec, StorageSpec
 
@@ -87,6 +88,16 @@ def test_the_command_line_wins_over_the_experiment():
         ("serve.start_timeout_s=0", ["serve.start_timeout_s", "a positive number"]),
         ("serve.kv_cache_dtype=fp3", ["serve.kv_cache_dtype", "Did you mean 'fp8'?"]),
         ("tracking.experiment=", ["tracking.experiment", "a name"]),
+        ("packing.mode=strem", ["packing.mode", "none, step, stream", "Did you mean 'stream'?"]),
+        ("packing.length=512", ["packing.length=512", "packing.mode=none"]),
+        ("backend.remat=all", ["backend.remat", "dots, layer, none"]),
+        ("backend.attention=splash", ["backend.attention=splash", "torch backend", "plain, sdpa, flex, flash, auto"]),
+        ("backend.attention=flash", ["backend.attention=flash", "GPU hardware only", "plain, sdpa, flex, auto"]),
+        ("model.quantization=int4", ["model.quantization", "nf4, none"]),
+        ("hardware.cpu_devices=0", ["hardware.cpu_devices=0", "a positive number"]),
+        ("mesh.dcn=0", ["mesh.dcn=0", "a positive number of slices"]),
+        ("checkpoint.keep=0", ["checkpoint.keep=0", "a positive number"]),
+        ("retry.failures=-1", ["retry.failures=-1", "zero or more"]),
     ],
 )
 def test_bad_input_is_one_clear_message(override, parts):
@@ -108,6 +119,51 @@ def test_micro_batch_is_a_ranks_whole_share_unless_named(hardware, micro, accumu
     spec = compose_spec(CONF, f"hardware={hardware}")
     assert (spec.micro_batch, spec.accumulation) == (micro, accumulation)
     assert compose_spec(CONF, f"hardware={hardware}", "batch.micro=1").accumulation == 8 // spec.mesh_shape.batch_ways
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        (("packing=step", "packing.length=128", "data.max_length=256"), ["packing.length=128", "data.max_length=256", "has no place"]),
+        (("lora=none", "model.quantization=nf4"), ["model.quantization=nf4", "lora.rank=0", "cannot be trained"]),
+        (("lora=none", "lora.dropout=0.1"), ["lora.dropout=0.1", "lora.rank=0"]),
+        (("backend=jax", "backend.attention=splash"), ["backend.attention=splash", "TPU hardware only", "Allowed there: plain, auto"]),
+        (("hardware=gpu_2xh100", "hardware.cpu_devices=2"), ["hardware.cpu_devices=2", "splits a CPU only"]),
+        (("hardware.cpu_devices=4", "mesh.fsdp=3"), ["3 places for 4 devices"]),
+        (("hardware.cpu_devices=4", "mesh.dcn=2", "mesh.fsdp=8"), ["8 places for 4 devices"]),
+    ],
+)
+def test_settings_that_do_not_go_together_are_one_clear_message(overrides, parts):
+    with pytest.raises(InputError) as caught:
+        compose_spec(CONF, *overrides)
+    assert "\n" not in str(caught.value)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kernel"),
+    [
+        (("hardware=cpu", "backend=torch"), "sdpa"),
+        (("hardware=cpu", "backend=jax"), "plain"),
+        (("hardware=gpu_2xh100", "backend.attention=flash"), "flash"),
+        (("hardware=tpu_v5p_8",), "splash"),
+        (("hardware=tpu_v5p_8", "backend.attention=plain"), "plain"),
+    ],
+)
+def test_the_attention_kernel_follows_backend_and_hardware_unless_named(overrides, kernel):
+    assert compose_spec(CONF, *overrides).attention == kernel
+
+
+def test_a_cpu_is_split_into_the_devices_asked_for_and_slices_multiply_the_batch_ways():
+    spec = compose_spec(CONF, "hardware.cpu_devices=4", "mesh=fsdp_tp", "mesh.dcn=2")
+    assert spec.mesh_shape == MeshShape(data=1, fsdp=2, tp=2, dcn=2)
+    assert (spec.mesh_shape.devices, spec.mesh_shape.batch_ways, spec.micro_batch) == (8, 4, 2)
+
+
+def test_a_packed_sequence_is_as_long_as_the_longest_row_unless_named():
+    assert compose_spec(CONF, "packing=step", "data.max_length=192").sequence_length == 192
+    assert compose_spec(CONF, "packing=step", "data.max_length=192", "packing.length=512").sequence_length == 512
 
 
 def test_backend_follows_the_hardware_unless_named():
