@@ -16,7 +16,7 @@ from flax import nnx
 from tunix.models.gemma4 import model as gemma4
 from tunix.models.llama3 import model as llama3
 
-from crossmesh.data.batches import PackedBatch, Row, pad_batch
+from crossmesh.data.batches import PackedBatch, Row
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models import tunix_jax
@@ -28,7 +28,7 @@ from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.loss_jax import summed_nll
 from crossmesh.train.schedule import learning_rate
-from random_rows import rows
+from random_rows import rows, unpacked
 
 pytestmark = pytest.mark.integration
 LENGTH = 48
@@ -52,7 +52,7 @@ def started(folder: Path, cache: Path, **settings: Any) -> JaxBackend:
 
 
 def batch_of(made: list[Row], micro: int) -> PackedBatch:
-    return pad_batch(made, micro, LENGTH, 0)
+    return unpacked(made, micro, LENGTH)
 
 
 @pytest.fixture(scope="module")

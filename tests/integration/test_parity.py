@@ -5,29 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossmesh.data.batches import PackedBatch, Row, pad_batch
 from crossmesh.spec.experiment import BackendSpec, ExperimentSpec, LoraSpec, OptimSpec
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.torch_backend import TorchBackend
-from random_rows import rows
+from random_rows import packed, rows, unpacked
 
 pytestmark = pytest.mark.integration
 STEPS = 12
-
-
-def packed(made: list[Row], length: int) -> PackedBatch:
-    """All rows behind one another in one sequence, then padding."""
-    tokens = np.zeros((1, 1, length), np.int32)
-    mask = np.zeros((1, 1, length), np.bool_)
-    positions, segments = np.zeros_like(tokens), np.zeros_like(tokens)
-    start = 0
-    for number, row in enumerate(made, 1):
-        place = (0, 0, slice(start, start + len(row.tokens)))
-        tokens[place], mask[place], segments[place] = row.tokens, row.loss_mask, number
-        positions[place] = np.arange(len(row.tokens))
-        start += len(row.tokens)
-    return PackedBatch(tokens, mask, positions, segments, tuple(row.id for row in made))
 
 
 def frobenius(difference: dict[str, np.ndarray]) -> float:
@@ -46,7 +31,7 @@ def test_torch_and_jax_take_the_same_steps(probed_model: Path, jax_cache: Path) 
     assert start.keys() == other.keys()
     assert all(np.array_equal(start[name], other[name]) for name in start)
 
-    batches = [pad_batch(rows(4, seed), 2, 48, 0) for seed in range(STEPS)]
+    batches = [unpacked(rows(4, seed), 2, 48) for seed in range(STEPS)]
     for batch in batches:
         ours, theirs = jax.step(batch), torch.step(batch)
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from crossmesh.adapters.initial import FloatArray
 from crossmesh.adapters.peft_format import write_adapter
-from crossmesh.data.batches import PackedBatch, Row, pad_batch
+from crossmesh.data.batches import PackedBatch, Row
 from crossmesh.models.families import read_architecture
 from crossmesh.models.hf_torch import hidden_states, load_base, logits, reference_logits
 from crossmesh.models.targets import expand_targets, hf_module_names
@@ -22,7 +22,7 @@ from crossmesh.spec.experiment import ExperimentSpec, LoraSpec, ModelSpec, Optim
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.schedule import learning_rate
 from crossmesh.train.torch_backend import TorchBackend
-from random_rows import rows
+from random_rows import packed, rows, unpacked
 
 pytestmark = pytest.mark.integration
 FAMILIES = ("llama", "gemma4")
@@ -43,27 +43,13 @@ def setup_of(folder: Path, dtype: str = "float32", **lora: Any) -> TrainingSetup
 
 
 def batch_of(made: list[Row], micro: int) -> PackedBatch:
-    return pad_batch(made, micro, LENGTH, 0)
+    return unpacked(made, micro, LENGTH)
 
 
 def started(folder: Path, **settings: Any) -> TorchBackend:
     backend = TorchBackend()
     backend.init(setup_of(folder, **settings))
     return backend
-
-
-def packed(first: Row, second: Row) -> PackedBatch:
-    """Two rows in one sequence, then padding."""
-    tokens = np.zeros((1, 1, 96), np.int32)
-    mask = np.zeros((1, 1, 96), np.bool_)
-    positions, segments = np.zeros_like(tokens), np.zeros_like(tokens)
-    start = 0
-    for number, row in enumerate((first, second), 1):
-        place = (0, 0, slice(start, start + len(row.tokens)))
-        tokens[place], mask[place], segments[place] = row.tokens, row.loss_mask, number
-        positions[place] = np.arange(len(row.tokens))
-        start += len(row.tokens)
-    return PackedBatch(tokens, mask, positions, segments, (first.id, second.id))
 
 
 def test_logits_of_a_plain_row_are_transformers_own(folder: Path) -> None:
@@ -79,7 +65,7 @@ def test_logits_of_a_plain_row_are_transformers_own(folder: Path) -> None:
 def test_padding_and_packing_do_not_reach_a_row(folder: Path) -> None:
     first, second = rows(2)
     model, architecture = load_base(folder, "float32"), read_architecture(folder)
-    batch = packed(first, second)
+    batch = packed((first, second), 96)
     with torch.inference_mode():
         arrays = [torch.from_numpy(array[0].astype(np.int64)) for array in (batch.tokens, batch.positions, batch.segment_ids)]
         together = logits(model, architecture, hidden_states(model, architecture, *arrays))[0]
@@ -108,7 +94,7 @@ def test_the_loss_is_the_mean_over_loss_tokens_of_the_whole_batch(folder: Path) 
         metrics = backend.evaluate(batch_of(made, micro))
         assert metrics.loss == pytest.approx(total / count, abs=2e-5)
         assert metrics.loss_tokens == count
-    two = packed(*made[:2])
+    two = packed(made[:2], 96)
     assert backend.evaluate(two).loss == pytest.approx(backend.evaluate(batch_of(made[:2], 2)).loss, abs=2e-5)
 
 

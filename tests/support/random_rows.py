@@ -1,8 +1,11 @@
-"""Random training rows for the tests of backends."""
+"""Random training rows for the tests of backends, and batches of them."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
-from crossmesh.data.batches import Row
+from crossmesh.data.batches import PackedBatch, Row
+from crossmesh.data.packing import StepPlan, build_batch
 
 
 def rows(count: int, seed: int = 0) -> list[Row]:
@@ -14,3 +17,15 @@ def rows(count: int, seed: int = 0) -> list[Row]:
         mask = np.arange(length) >= length - int(random.integers(4, 12))
         made.append(Row(f"row{index}", random.integers(5, 512, length).astype(np.int32), mask))
     return made
+
+
+def unpacked(made: Sequence[Row], micro: int, length: int) -> PackedBatch:
+    """One row a sequence, padded to `length`, in micro-batches of `micro`."""
+    every = tuple(range(len(made)))
+    return build_batch(StepPlan(every, tuple((index,) for index in every)), made, micro, length, 0)
+
+
+def packed(made: Sequence[Row], length: int) -> PackedBatch:
+    """All rows behind one another in one sequence, then padding."""
+    every = tuple(range(len(made)))
+    return build_batch(StepPlan(every, (every,)), made, 1, length, 0)

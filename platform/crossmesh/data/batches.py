@@ -1,6 +1,5 @@
 """The arrays that both backends receive: fixed-length sequences with loss mask, positions and segment ids."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,24 +51,3 @@ class PackedBatch:
     def real_tokens(self) -> int:
         """Tokens that are not padding."""
         return int((self.segment_ids > 0).sum())
-
-
-def pad_batch(rows: Sequence[Row], micro: int, length: int, pad_id: int) -> PackedBatch:
-    """Lay `rows` out one a sequence, padded on the right to `length`, in micro-batches of `micro`; order is kept."""
-    if len(rows) % micro:
-        raise ValueError(f"{len(rows)} rows do not divide into micro-batches of {micro}")
-    shape = (len(rows), length)
-    tokens = np.full(shape, pad_id, np.int32)
-    loss_mask = np.zeros(shape, np.bool_)
-    segment_ids = np.zeros(shape, np.int32)
-    for index, row in enumerate(rows):
-        size = len(row.tokens)
-        tokens[index, :size] = row.tokens
-        loss_mask[index, :size] = row.loss_mask
-        segment_ids[index, :size] = 1
-    loss_mask[:, 0] = False
-    positions = np.where(segment_ids > 0, np.arange(length, dtype=np.int32), 0).astype(np.int32)
-    split = (len(rows) // micro, micro, length)
-    return PackedBatch(
-        tokens.reshape(split), loss_mask.reshape(split), positions.reshape(split), segment_ids.reshape(split), tuple(row.id for row in rows)
-    )

@@ -15,7 +15,8 @@ def epoch_order(row_count: int, seed: int, epoch: int) -> list[int]:
     return sorted(range(row_count), key=keys.__getitem__)
 
 
-def _stream(row_count: int, seed: int) -> Iterator[int]:
+def row_stream(row_count: int, seed: int) -> Iterator[int]:
+    """Yield row indices for ever: epoch after epoch, each a new permutation of all `row_count` rows."""
     epoch = 0
     while True:
         yield from epoch_order(row_count, seed, epoch)
@@ -31,5 +32,5 @@ def step_rows(row_count: int, batch_size: int, steps: int, seed: int) -> list[li
     require(row_count > 0, "row_count", row_count, "at least one row")
     require(batch_size > 0, "batch.size", batch_size, "a positive number of sequences")
     require(steps >= 0, "optim.steps", steps, "zero or more")
-    stream = _stream(row_count, seed)
+    stream = row_stream(row_count, seed)
     return [[next(stream) for _ in range(batch_size)] for _ in range(steps)]

@@ -12,7 +12,7 @@ from typing import Any
 from crossmesh.cluster import call_worker
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.lengths import LengthStatistics
-from crossmesh.data.order import step_rows
+from crossmesh.data.packing import plan_steps
 from crossmesh.data.sources import Dataset, load_rows
 from crossmesh.errors import CrossmeshError
 from crossmesh.files import locked, read_json, write_json
@@ -84,14 +84,14 @@ def read_data(spec: ExperimentSpec, model: ModelFolder) -> Dataset:
 def prepare(spec: ExperimentSpec, model: ModelFolder) -> Prepared:
     """Work out the records of the trial that `spec` describes. Raises `InputError` for data or targets that cannot be."""
     data = read_data(spec, model)
-    steps = step_rows(len(data.rows), spec.batch.size, spec.optim.steps, spec.data.seed)
+    plans = plan_steps([len(row.tokens) for row in data.rows], spec)
     facts = ScienceFacts(
         weights_digest=model.weights_digest,
         tokenizer_digest=model.tokenizer_digest,
         template_digest=model.template_digest,
         data_digest=data.digest,
         modules=hf_module_names(expand_targets(read_architecture(model.path), spec.lora.targets)),
-        step_rows=tuple(tuple(data.rows[index].id for index in step) for step in steps),
+        step_rows=tuple(tuple(data.rows[index].id for index in plan.rows) for plan in plans),
     )
     return Prepared(model, science_record(spec, facts), system_record(spec), data.lengths, data.dropped_long, data.dropped_empty)
 

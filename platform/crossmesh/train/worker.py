@@ -11,9 +11,9 @@ from dataclasses import asdict
 from typing import TextIO
 
 from crossmesh.adapters.peft_format import write_adapter
-from crossmesh.data.batches import PackedBatch, pad_batch
+from crossmesh.data.batches import PackedBatch
 from crossmesh.data.chat import ChatTokenizer
-from crossmesh.data.order import step_rows
+from crossmesh.data.packing import build_batch, plan_steps
 from crossmesh.data.sources import load_rows
 from crossmesh.errors import CrossmeshError
 from crossmesh.files import canonical_json, digest_text, write_json, write_text
@@ -53,11 +53,11 @@ def _train(assignment: Assignment, stream: TextIO) -> None:
     emit(StageEvent("reading the data"))
     tokenizer = ChatTokenizer(model.path)
     data = load_rows(spec.data, tokenizer, assignment.cache)
-    order = step_rows(len(data.rows), spec.batch.size, spec.optim.steps, spec.data.seed)
+    plans = plan_steps([len(row.tokens) for row in data.rows], spec)
     sequences = spec.micro_batch * spec.mesh_shape.batch_ways
 
     def batch_of(step: int) -> PackedBatch:
-        return pad_batch([data.rows[index] for index in order[step]], sequences, spec.data.max_length, tokenizer.pad_id)
+        return build_batch(plans[step], data.rows, sequences, spec.sequence_length, tokenizer.pad_id)
 
     backend = make_backend(spec)
     setup = TrainingSetup.of(spec, model.path, assignment.cache / "compiled")

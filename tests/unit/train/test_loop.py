@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossmesh.data.batches import PackedBatch, Row, pad_batch
+from crossmesh.data.batches import PackedBatch, Row
 from crossmesh.errors import InputError
 from crossmesh.spec.experiment import ExperimentSpec, OptimSpec
 from crossmesh.train.backend import FloatArray, Saving, StepMetrics, TrainingSetup
@@ -15,6 +15,7 @@ from crossmesh.train.checkpoint import CheckpointStore
 from crossmesh.train.events import CheckpointEvent, EvaluationEvent, Event, StageEvent, StepEvent, WarningEvent
 from crossmesh.train.loop import DivergedError, LoopResult, Plan, run, steady_tokens_per_s
 from crossmesh.train.schedule import learning_rate
+from random_rows import unpacked
 
 STEPS = 12
 
@@ -64,7 +65,7 @@ def batch_of(step: int) -> PackedBatch:
         Row(f"row-{step}-{index}", np.arange(step + index, step + index + 5, dtype=np.int32), np.array([False, False, True, True, True]))
         for index in range(2)
     ]
-    return pad_batch(rows, micro=1, length=8, pad_id=0)
+    return unpacked(rows, 1, 8)
 
 
 def setup(tmp_path: Path) -> TrainingSetup:

@@ -1,0 +1,176 @@
+"""How rows share sequences: for every optimizer step which rows lie in which sequence, and the batch that this makes.
+
+A plan is a pure function of the rows' lengths and the spec, so that every process of a run, every backend and every restart has the same
+one. Which rows a step has under `none` and `step` is `order.py`'s; attention keeps packed rows apart by their segment ids.
+"""
+
+import sys
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from crossmesh.data.batches import PackedBatch, Row
+from crossmesh.data.order import row_stream, step_rows
+from crossmesh.errors import require
+from crossmesh.spec.experiment import ExperimentSpec
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """The rows of one optimizer step, as indices into the data set."""
+
+    rows: tuple[int, ...]
+    """In the order they were drawn, whatever sequence they lie in."""
+    sequences: tuple[tuple[int, ...], ...]
+    """The same rows, by sequence and in order within it; an empty sequence is padding alone."""
+
+
+def plan_steps(lengths: Sequence[int], spec: ExperimentSpec) -> tuple[StepPlan, ...]:
+    """Lay out all optimizer steps of `spec` over rows of `lengths` tokens, each at most `spec.sequence_length`.
+
+    Fewer steps are a prefix of more. Every step's sequences divide into micro-batches over the whole mesh. Raises `InputError` when there
+    are no rows.
+    """
+    require(len(lengths) > 0, "row_count", len(lengths), "at least one row")
+    batch, optim, seed = spec.batch, spec.optim, spec.data.seed
+    if spec.packing.mode == "stream":
+        packed = _StreamPacker(lengths, spec.sequence_length, spec.packing.window, seed)
+        steps = [tuple(packed.sequence() for _ in range(batch.size)) for _ in range(optim.steps)]
+        return tuple(StepPlan(tuple(chain.from_iterable(sequences)), sequences) for sequences in steps)
+    drawn = step_rows(len(lengths), batch.size, optim.steps, seed)
+    if spec.packing.mode == "none":
+        return tuple(StepPlan(tuple(rows), tuple((row,) for row in rows)) for rows in drawn)
+    together = spec.micro_batch * spec.mesh_shape.batch_ways
+    return tuple(_packed_step(rows, lengths, spec.sequence_length, together) for rows in drawn)
+
+
+def _packed_step(rows: Sequence[int], lengths: Sequence[int], length: int, together: int) -> StepPlan:
+    """Pack the rows of one step, and add empty sequences up to a multiple of `together`."""
+    sequences = first_fit_decreasing([lengths[row] for row in rows], length)
+    filled = [tuple(rows[place] for place in places) for places in sequences]
+    empty: list[tuple[int, ...]] = [()] * (-len(filled) % together)
+    return StepPlan(tuple(rows), (*filled, *empty))
+
+
+def first_fit_decreasing(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+    """Put items of `lengths`, longest first, each into the first bin of `capacity` that has room; return their indices by bin.
+
+    At most 11/9 of the fewest possible bins and 6/9 of one (Dosa 2007, "The tight bound of first fit decreasing bin-packing").
+    """
+    bins: list[list[int]] = []
+    room: list[int] = []
+    for item in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        place = next((number for number, left in enumerate(room) if lengths[item] <= left), None)
+        if place is None:
+            place = len(bins)
+            bins.append([])
+            room.append(capacity)
+        bins[place].append(item)
+        room[place] -= lengths[item]
+    return bins
+
+
+class _StreamPacker:
+    """Fills one sequence after another from a window of the endless row stream.
+
+    A sequence takes rows as they come while there is room for two more of mean length, and ends with the one or two rows of the window that
+    fill it best: the order stays close to the stream's, where packing whole windows, longest row first, would sort the steps by length.
+    It starts with the row that has waited longest, so none waits for more than `window` sequences.
+    """
+
+    def __init__(self, lengths: Sequence[int], length: int, window: int, seed: int) -> None:
+        self._lengths = lengths
+        self._length = length
+        self._two_rows = 2 * sum(lengths) / max(len(lengths), 1)
+        self._stream = enumerate(row_stream(len(lengths), seed))
+        # A window over several epochs would put one row into a sequence twice.
+        self._window = min(window, len(lengths))
+        self._waiting: dict[int, int] = {}
+        """Row by its place in the stream, oldest first."""
+        self._by_length: list[tuple[int, int]] = []
+        """(length, place) of the same rows, sorted."""
+
+    def sequence(self) -> tuple[int, ...]:
+        """Return the rows of the next sequence."""
+        while len(self._waiting) < self._window:
+            place, row = next(self._stream)
+            self._waiting[place] = row
+            insort(self._by_length, (self._lengths[row], place))
+        rows: list[int] = []
+        room = self._length
+        while chosen := self._choose(room, first=not rows):
+            for place in chosen:
+                row = self._waiting.pop(place)
+                rows.append(row)
+                room -= self._lengths[row]
+                del self._by_length[bisect_left(self._by_length, (self._lengths[row], place))]
+        return tuple(rows)
+
+    def _choose(self, room: int, *, first: bool) -> tuple[int, ...]:
+        """Places of the next rows of a sequence with `room` left; none when none fits."""
+        oldest = next(iter(self._waiting), None)
+        if oldest is not None and (first or room - self._lengths[self._waiting[oldest]] >= self._two_rows):
+            return (oldest,)
+        return _best_fill(self._by_length, room)
+
+
+def _best_fill(items: Sequence[tuple[int, int]], room: int) -> tuple[int, ...]:
+    """Places of the one or two of `items`, sorted (length, place), whose lengths come closest to `room` without passing it."""
+    high = bisect_right(items, (room, sys.maxsize)) - 1
+    if high < 0:
+        return ()
+    filled, best = items[high][0], [items[high][1]]
+    low = 0
+    while low < high:
+        pair = items[low][0] + items[high][0]
+        if pair > room:
+            high -= 1
+            continue
+        if pair > filled:
+            filled, best = pair, [items[low][1], items[high][1]]
+        low += 1
+    return tuple(best)
+
+
+def packing_efficiency(plans: Sequence[StepPlan], lengths: Sequence[int], length: int) -> float:
+    """Share of the computed tokens that is not padding."""
+    real = sum(lengths[row] for plan in plans for row in plan.rows)
+    return real / (length * sum(len(plan.sequences) for plan in plans))
+
+
+def build_batch(plan: StepPlan, rows: Sequence[Row], sequences: int, length: int, pad_id: int) -> PackedBatch:
+    """Make the arrays of one step.
+
+    The first token of each row carries no loss: what stands before it is another row.
+
+    Args:
+        plan: which rows lie where.
+        rows: the data set.
+        sequences: those of one micro-batch over the whole mesh; they divide the plan's.
+        length: tokens of a sequence.
+        pad_id: token of the padding.
+    """
+    shape = (len(plan.sequences), length)
+    tokens = np.full(shape, pad_id, np.int32)
+    loss_mask = np.zeros(shape, np.bool_)
+    positions, segment_ids = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    for number, indices in enumerate(plan.sequences):
+        start = 0
+        for segment, row in enumerate((rows[index] for index in indices), 1):
+            here = (number, slice(start, start + len(row.tokens)))
+            tokens[here], segment_ids[here] = row.tokens, segment
+            positions[here] = np.arange(len(row.tokens), dtype=np.int32)
+            loss_mask[here] = row.loss_mask
+            loss_mask[number, start] = False
+            start += len(row.tokens)
+    split = (-1, sequences, length)
+    return PackedBatch(
+        tokens.reshape(split),
+        loss_mask.reshape(split),
+        positions.reshape(split),
+        segment_ids.reshape(split),
+        tuple(rows[index].id for index in plan.rows),
+    )
