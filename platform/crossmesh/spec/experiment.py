@@ -179,7 +179,8 @@ class BatchSpec:
     size: int = 8
     """Rows of one optimizer step over the whole mesh; with `packing.mode=stream`, packed sequences. Science."""
     micro: int = 0
-    """Sequences that one data-parallel rank computes at once; the rest is accumulated: system. 0: all of its share."""
+    """Sequences that one data-parallel rank computes at once; the rest is accumulated: system. 0: all of its share; with
+    `packing.mode=step`, where few sequences are left of a rank's share, one."""
 
     def __post_init__(self) -> None:
         """Check positivity; divisibility needs the mesh and is checked by `ExperimentSpec`."""
@@ -531,7 +532,8 @@ class ExperimentSpec:
     @property
     def micro_batch(self) -> int:
         """Sequences that one data-parallel rank computes at once."""
-        return self.batch.micro or self.batch.size // self.mesh_shape.batch_ways
+        share = 1 if self.packing.mode == "step" else self.batch.size // self.mesh_shape.batch_ways
+        return self.batch.micro or share
 
     @property
     def accumulation(self) -> int:

@@ -119,6 +119,7 @@ def test_micro_batch_is_a_ranks_whole_share_unless_named(hardware, micro, accumu
     spec = compose_spec(CONF, f"hardware={hardware}")
     assert (spec.micro_batch, spec.accumulation) == (micro, accumulation)
     assert compose_spec(CONF, f"hardware={hardware}", "batch.micro=1").accumulation == 8 // spec.mesh_shape.batch_ways
+    assert compose_spec(CONF, f"hardware={hardware}", "packing=step").micro_batch == 1
 
 
 @pytest.mark.parametrize(
