@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import ray
 from ray._private import ray_constants, services
 
-from crossmesh.environments import environment
+from crossmesh.environments import WorkerEnvironment, environment
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.hardware.devices import Cpu, Device, Gpu
 from crossmesh.spec.experiment import StorageSpec
@@ -34,6 +34,9 @@ _GRACE_S = 10.0
 """How long processes may take to end by themselves, and again after SIGTERM, before they are killed."""
 
 _CONNECT_S = 10.0
+
+_NODE_SHARE = 0.001
+"""Of a node's custom resource: enough to be sent there, too little to keep anybody else out."""
 
 _OBJECT_STORE_BYTES = 512 << 20
 """Nothing we send through Ray is large: weights and data travel as files."""
@@ -164,8 +167,7 @@ def call_worker(kind: str, device: Device, function: Callable[..., _Result], *ar
 
     A `CrossmeshError` arrives as itself, without Ray's traceback; any other failure as Ray's `RayTaskError`.
     """
-    worker = environment(kind, device)
-    task = ray.remote(function).options(num_cpus=0, max_retries=0, runtime_env=worker.runtime_env).remote(*arguments)
+    task = ray.remote(function).options(**task_options(environment(kind, device), device)).remote(*arguments)
     try:
         result: _Result = ray.get(task)
     except ray.exceptions.RayTaskError as error:
@@ -176,6 +178,15 @@ def call_worker(kind: str, device: Device, function: Callable[..., _Result], *ar
         ray.cancel(task)
         raise
     return result
+
+
+def task_options(worker: WorkerEnvironment, device: Device) -> dict[str, Any]:
+    """Options of a Ray task that needs the environment `worker` and no chip: on a node that has it.
+
+    Nodes have the environment of their own hardware only, so one with the chip is asked for (an autoscaler then starts it).
+    """
+    resources = {device.node_resource: _NODE_SHARE} if device.node_resource and worker.kind != "head" else {}
+    return {"num_cpus": 0, "resources": resources, "max_retries": 0, "runtime_env": worker.runtime_env}
 
 
 def secure_token() -> None:

@@ -46,7 +46,7 @@ VARIABLES = (
     Variable("HF_HUB_CACHE", "read", "The same, named directly."),
     Variable("HF_TOKEN", "read", "Access to gated hf:// sources.", secret=True),
     Variable("HF_HUB_OFFLINE", "both", "1: hf:// sources come from the cache only; set in serving workers, whose model is a local folder."),
-    Variable("XLA_FLAGS", "read", "Flags of XLA, say --xla_force_host_platform_device_count=4 to emulate four devices on a CPU."),
+    Variable("CROSSMESH_EMULATE", "read", "1: training workers of TPUs and GPUs compute on CPU devices instead; for tests of clusters."),
     # Set in the driver when MLflow is opened, unless the user did (`track/client.py`).
     Variable("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "both", "3: with MLflow's own 7, a refused connection blocks for four minutes."),
     Variable("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "both", "1 s: doubles from one retry to the next."),
@@ -65,9 +65,33 @@ VARIABLES = (
     ),
     # Set in training workers.
     Variable("JAX_PLATFORMS", "set", "The platform of the hardware; without it JAX probes for others, and takes a TPU that is not ours."),
+    Variable(
+        "XLA_FLAGS", "both", "The user's flags; on a CPU --xla_force_host_platform_device_count is added, so that it is several devices."
+    ),
+    Variable(
+        "LIBTPU_INIT_ARGS",
+        "both",
+        "Collectives of sharded weights run beside the computation (XLA waits for them by default); the user's last.",
+    ),
+    Variable(
+        "XLA_PYTHON_CLIENT_MEM_FRACTION", "both", "0.92 of a GPU: a training worker has it alone; JAX's own 0.75 leaves a quarter unused."
+    ),
+    Variable(
+        "PYTORCH_ALLOC_CONF", "both", "expandable_segments:True: FSDP's gathered layers differ in size and would leave holes in GPU memory."
+    ),
+    Variable(
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "both",
+        "3, torch's own: end at once when a peer died. Ray's 1 first closes NCCL, which can hang then.",
+    ),
+    Variable(
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S",
+        "both",
+        "3600: nodes with accelerators take minutes to start; Ray would give up after one.",
+    ),
     Variable("RAY_TRAIN_METRICS_ENABLED", "set", "0: Ray Train's own Prometheus gauges; our loop reports its own metrics."),
     Variable("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "set", "0.5 on CPU: the controller sees a finished worker sooner than in 2 s."),
-    Variable("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "set", "0 on CPU: nobody preempts the local node; one process less."),
+    Variable("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "both", "0 on CPU: nobody preempts the local node; one process less."),
     Variable("RAY_CHDIR_TO_TRIAL_DIR", "set", "0: a worker keeps its working directory; all our paths are absolute."),
     # Set in serving workers.
     Variable("VLLM_TARGET_DEVICE", "set", "The platform of the engine: beside libtpu vLLM finds two and refuses to start."),
@@ -89,8 +113,26 @@ VARIABLES = (
 _PYTHON_PREFIX = "CROSSMESH_PYTHON_"
 
 _EVERY_WORKER = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
-_TRAIN = {"RAY_TRAIN_METRICS_ENABLED": "0", "RAY_CHDIR_TO_TRIAL_DIR": "0"}
+_TRAIN = {"RAY_TRAIN_METRICS_ENABLED": "0", "RAY_CHDIR_TO_TRIAL_DIR": "0", "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "3600"}
 _TRAIN_CPU = {"OMP_WAIT_POLICY": "PASSIVE", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
+_TRAIN_JAX_GPU = {
+    "JAX_PLATFORMS": "cuda,cpu",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92",
+    # Gathers of the next layer's weights start before this layer's computation ends.
+    "XLA_FLAGS": "--xla_gpu_enable_latency_hiding_scheduler=true",
+}
+_TRAIN_JAX_TPU = {
+    "JAX_PLATFORMS": "tpu,cpu",
+    # The set that Google's MaxText trains sharded models with; each fuses a collective with the computation it runs beside.
+    "LIBTPU_INIT_ARGS": "--xla_enable_async_all_gather=true --xla_tpu_enable_async_collective_fusion=true "
+    "--xla_tpu_enable_async_collective_fusion_fuse_all_gather=true --xla_tpu_enable_async_collective_fusion_multiple_steps=true "
+    "--xla_tpu_overlap_compute_collective_tc=true",
+}
+_TRAIN_TORCH_GPU = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}
+_VLLM = {"VLLM_NO_USAGE_STATS": "1"}
+
+_FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+"""Lists of flags: the user's follow ours, and the last of two that differ wins."""
 
 
 @dataclass(frozen=True)
@@ -98,21 +140,22 @@ class _Kind:
     """One row of the registry."""
 
     locks: Mapping[type[Device], str]
-    """Lock file in `requirements/` by the device that the worker runs on."""
-    variables: Mapping[str, str] = field(default_factory=dict)
-    cpu_variables: Mapping[str, str] = field(default_factory=dict)
+    """Lock file in `requirements/` by the device that the worker computes on."""
+    variables: Mapping[type[Device], Mapping[str, str]] = field(default_factory=dict)
+    """What a worker gets beside `_EVERY_WORKER`, by the same device."""
 
 
 _REGISTRY = {
     "head": _Kind({Cpu: "head.txt", Gpu: "head.txt", Tpu: "head.txt"}),
-    "train/jax": _Kind({Cpu: "cpu.txt", Tpu: "tpu-train.txt"}, _TRAIN, _TRAIN_CPU),
-    "train/torch": _Kind({Cpu: "cpu.txt", Gpu: "gpu.txt"}, _TRAIN, _TRAIN_CPU),
-    "serve/vllm-cpu": _Kind({Cpu: "cpu.txt"}, {"VLLM_TARGET_DEVICE": "cpu", "VLLM_NO_USAGE_STATS": "1"}),
-    "serve/vllm-gpu": _Kind({Gpu: "gpu.txt"}, {"VLLM_TARGET_DEVICE": "cuda", "VLLM_NO_USAGE_STATS": "1"}),
-    "serve/vllm-tpu": _Kind({Tpu: "tpu-serve.txt"}, {"VLLM_TARGET_DEVICE": "tpu", "VLLM_NO_USAGE_STATS": "1"}),
+    "train/jax": _Kind(
+        {Cpu: "cpu.txt", Gpu: "gpu-jax.txt", Tpu: "tpu-train.txt"},
+        {Cpu: {**_TRAIN, **_TRAIN_CPU, "JAX_PLATFORMS": "cpu"}, Gpu: {**_TRAIN, **_TRAIN_JAX_GPU}, Tpu: {**_TRAIN, **_TRAIN_JAX_TPU}},
+    ),
+    "train/torch": _Kind({Cpu: "cpu.txt", Gpu: "gpu.txt"}, {Cpu: {**_TRAIN, **_TRAIN_CPU}, Gpu: {**_TRAIN, **_TRAIN_TORCH_GPU}}),
+    "serve/vllm-cpu": _Kind({Cpu: "cpu.txt"}, {Cpu: {**_VLLM, "VLLM_TARGET_DEVICE": "cpu"}}),
+    "serve/vllm-gpu": _Kind({Gpu: "gpu.txt"}, {Gpu: {**_VLLM, "VLLM_TARGET_DEVICE": "cuda"}}),
+    "serve/vllm-tpu": _Kind({Tpu: "tpu-serve.txt"}, {Tpu: {**_VLLM, "VLLM_TARGET_DEVICE": "tpu"}}),
 }
-
-_JAX_PLATFORM: dict[type[Device], str] = {Cpu: "cpu", Gpu: "cuda", Tpu: "tpu"}
 
 
 @dataclass(frozen=True)
@@ -155,11 +198,25 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def environment(kind: str, device: Device | None = None) -> WorkerEnvironment:
-    """Return the environment of workers of `kind` (a key of the registry) on `device`; None: the only device of the kind, or the CPU.
+def emulated() -> bool:
+    """Whether TPUs and GPUs are stood in for by CPU devices (`CROSSMESH_EMULATE=1`)."""
+    return os.environ.get("CROSSMESH_EMULATE") == "1"
 
-    The interpreter is the driver's own unless `CROSSMESH_PYTHON_<KIND>` (say `CROSSMESH_PYTHON_TRAIN_JAX`) names another.
-    `InputError` for a kind that is not registered, or that does not exist on this device.
+
+def environment(kind: str, device: Device | None = None, *, workers_per_node: int = 1, devices_per_worker: int = 1) -> WorkerEnvironment:
+    """Return the environment of workers of `kind` (a key of the registry).
+
+    The interpreter is the driver's own unless `CROSSMESH_PYTHON_<KIND>` (say `CROSSMESH_PYTHON_TRAIN_JAX`) names another. What the user
+    has set of the variables marked `both` stays.
+
+    Args:
+        kind: a key of the registry.
+        device: what the workers are for; None: the only device of the kind, or the CPU.
+        workers_per_node: workers that share a machine's cores, on a CPU.
+        devices_per_worker: devices that a worker of JAX sees on a CPU.
+
+    Raises:
+        InputError: the kind is not registered, or does not exist on this device.
     """
     if kind not in _REGISTRY:
         guess = nearest(kind, _REGISTRY)
@@ -170,11 +227,16 @@ def environment(kind: str, device: Device | None = None) -> WorkerEnvironment:
         )
     entry = _REGISTRY[kind]
     device_type = _device_type(kind, entry, device)
-    variables = {"PYTHONPATH": _python_path(), **_EVERY_WORKER, **entry.variables}
+    variables = {"PYTHONPATH": _python_path(), **_EVERY_WORKER}
+    if emulated() and kind.startswith("train/") and device_type is not Cpu:
+        variables["CROSSMESH_EMULATE"] = "1"
+        device_type = Cpu
+    variables |= _users_first(entry.variables.get(device_type, {}))
     if device_type is Cpu:
-        variables |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(usable_cores())), **entry.cpu_variables}
-    if kind == "train/jax":
-        variables["JAX_PLATFORMS"] = _JAX_PLATFORM[device_type]
+        variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // workers_per_node)))
+        if kind == "train/jax" and devices_per_worker > 1:
+            users = os.environ.get("XLA_FLAGS", "")
+            variables["XLA_FLAGS"] = f"{users} --xla_force_host_platform_device_count={devices_per_worker}".strip()
     python = os.environ.get(_PYTHON_PREFIX + kind.upper().replace("/", "_").replace("-", "_"))
     return WorkerEnvironment(kind, entry.locks[device_type], python or None, variables)
 
@@ -188,6 +250,15 @@ def _device_type(kind: str, entry: _Kind, device: Device | None) -> type[Device]
             f"Worker kind {kind!r} does not exist on {type(device).__name__} hardware ({device.chip}). It exists on: {possible}."
         )
     return type(device)
+
+
+def _users_first(variables: Mapping[str, str]) -> dict[str, str]:
+    """`variables`, but the user's where they are set and may be; flags of the user are added to ours."""
+    may = {variable.name for variable in VARIABLES if variable.used == "both"}
+    users = {name: os.environ[name] for name in variables if name in may and name in os.environ}
+    for name in users.keys() & set(_FLAGS):
+        users[name] = f"{variables[name]} {users[name]}".strip()
+    return {**variables, **users}
 
 
 def _python_path() -> str:

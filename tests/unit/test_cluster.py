@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from crossmesh import cluster
+from crossmesh.environments import environment
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.spec.experiment import StorageSpec
@@ -158,6 +159,18 @@ def test_chips_that_a_local_ray_lacks_are_not_waited_for(monkeypatch: pytest.Mon
         cluster.require_chips(tpus, 4)
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     cluster.require_chips(tpus, 4)
+
+
+def test_a_task_goes_to_a_node_with_the_environment_it_needs() -> None:
+    gpus = find_slice("gpu_2xh100").device
+    options = cluster.task_options(environment("train/torch", gpus), gpus)
+    assert options["resources"] == {"accelerator_type:H100": 0.001}
+    assert options["num_cpus"] == 0
+    tpus = find_slice("tpu_v5p_16").device
+    assert cluster.task_options(environment("train/jax", tpus), tpus)["resources"] == {"accelerator_type:TPU-V5P": 0.001}
+    assert cluster.task_options(environment("head", gpus), gpus)["resources"] == {}
+    cpu = find_slice("cpu").device
+    assert cluster.task_options(environment("train/torch", cpu), cpu)["resources"] == {}
 
 
 def test_the_users_cluster_is_left_running_and_a_loopback_address_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

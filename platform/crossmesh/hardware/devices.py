@@ -14,10 +14,14 @@ class Cpu:
         """Devices it is split into."""
         return self.count
 
+    @property
+    def node_resource(self) -> None:
+        """Any node will do."""
+
 
 @dataclass(frozen=True)
 class Gpu:
-    """GPUs of one node type."""
+    """The GPUs of one node."""
 
     chip: str
     count: int
@@ -25,8 +29,13 @@ class Gpu:
     """Ray's name of the chip, e.g. `H100`."""
 
     def chip_count(self) -> int:
-        """GPUs over all nodes."""
+        """GPUs of the node."""
         return self.count
+
+    @property
+    def node_resource(self) -> str:
+        """Ray's custom resource on every node that has this chip."""
+        return f"accelerator_type:{self.accelerator_type}"
 
 
 @dataclass(frozen=True)
@@ -37,8 +46,28 @@ class Tpu:
     topology: str
     """Chips along each axis of the interconnect, e.g. `2x2x1`."""
     accelerator_type: str
-    """Ray's name of the pod type, e.g. `v5p-8` (v5p counts cores: 4 chips)."""
+    """Google's and Ray's name of the pod type, e.g. `v5p-8`. v5p counts cores, two a chip: `v5p-8` is 4 chips; v6e counts chips."""
     chips_per_host: int
+
+    @property
+    def accelerator(self) -> str:
+        """Ray's name of the chip, e.g. `TPU-V5P`."""
+        return f"TPU-{self.chip.upper()}"
+
+    @property
+    def node_resource(self) -> str:
+        """Ray's custom resource on every node that has this chip."""
+        return f"accelerator_type:{self.accelerator}"
+
+    @property
+    def head_resource(self) -> str:
+        """Ray's custom resource on the first host of a slice; whoever has it has the slice."""
+        return f"TPU-{self.accelerator_type}-head"
+
+    @property
+    def hosts(self) -> int:
+        """Machines that the slice spreads over."""
+        return self.chip_count() // self.chips_per_host
 
     def chip_count(self) -> int:
         """Product of the topology."""

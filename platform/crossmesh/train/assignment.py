@@ -43,6 +43,21 @@ class Assignment:
         return self.attempt / "worker.log"
 
     @property
+    def preempted(self) -> Path:
+        """Exists when the worker was told that its node goes, and stored a checkpoint; the run is to be started again elsewhere."""
+        return self.attempt / "preempted"
+
+    @property
+    def diverged(self) -> Path:
+        """The step at which loss or gradient was no finite number any more: its rows and figures."""
+        return self.run_folder / "diverged.json"
+
+    @property
+    def ranks(self) -> Path:
+        """One file a worker: where it runs."""
+        return self.attempt / "ranks"
+
+    @property
     def adapter(self) -> Path:
         """The trained adapter."""
         return self.run_folder / "adapter"
@@ -60,15 +75,16 @@ class Assignment:
     @property
     def identity(self) -> str:
         """Digest of everything that decides what this run computes, but for the rows: those have a digest of their own."""
-        spec = self.spec
+        spec, model = self.spec, self.model
         parts = {
-            "model": [self.model.weights_digest, self.model.tokenizer_digest, self.model.template_digest, spec.model.dtype],
+            "model": [model.weights_digest, model.tokenizer_digest, model.template_digest, spec.model.dtype, spec.model.quantization],
             "data": [spec.data.max_length, spec.data.seed],
-            "lora": asdict(spec.lora),
+            "packing": [spec.packing.mode, spec.sequence_length, spec.packing.window if spec.packing.mode == "stream" else 0],
+            "lora": "full" if spec.lora.full else asdict(spec.lora),
             "optim": {**asdict(spec.optim), "warmup_steps": spec.optim.warmup},
             "batch": [spec.batch.size, spec.micro_batch],
             "mesh": asdict(spec.mesh_shape),
             "hardware": spec.hardware.name,
-            "backend": spec.backend_name,
+            "backend": [spec.backend_name, spec.backend.remat, spec.attention],
         }
         return digest_text(canonical_json(parts))

@@ -3,34 +3,99 @@
 `ray.train.torch` imports torch and `ray.train` pulls in much else, hence the imports inside the functions.
 """
 
-from dataclasses import asdict
+from collections.abc import Mapping
 from typing import Any
 
+from crossmesh.environments import emulated
+from crossmesh.errors import InputError
+from crossmesh.files import write_json
 from crossmesh.train.assignment import Assignment
-from crossmesh.train.scaling import scaling
+from crossmesh.train.retry import Failure, FailureKind
+from crossmesh.train.scaling import Scaling, scaling
 from crossmesh.train.worker import LOOP_KEY, train_loop_per_worker
 
 
-def fit(assignment: Assignment) -> None:
-    """Run the attempt under Ray Train and return when its workers have ended; a worker's failure is raised."""
+def fit(assignment: Assignment) -> Failure | None:
+    """Run the attempt under Ray Train and return when its workers have ended: what failed, or None.
+
+    Raises `InputError` when the cluster can never have what the workers ask for.
+    """
     from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.v2._internal.exceptions import InsufficientClusterResourcesError
+    from ray.train.v2.api.exceptions import TrainingFailedError
 
-    arguments: dict[str, Any] = {
-        "train_loop_per_worker": train_loop_per_worker,
-        "train_loop_config": {LOOP_KEY: assignment},
-        "scaling_config": ScalingConfig(**asdict(scaling(assignment.spec.hardware.slice.device))),
-        # Ray's own bookkeeping of a run: one folder an attempt, because it refuses to start on a damaged one. Retrying is the
-        # driver's: started again, the loop continues from its checkpoint.
-        "run_config": RunConfig(name="train", storage_path=str(assignment.attempt / "ray"), failure_config=FailureConfig(max_failures=0)),
-    }
-    _trainer_class(assignment.spec.backend_name)(**arguments).fit()
+    workers = scaling(assignment.spec)
+    trainer, framework = _trainer(assignment.spec.backend_name, workers)
+    try:
+        trainer(
+            train_loop_per_worker=run_worker,
+            train_loop_config={LOOP_KEY: assignment},
+            scaling_config=ScalingConfig(**workers.ray_arguments),
+            # Ray's own bookkeeping of a run: one folder an attempt, because it refuses to start on a damaged one. Retrying is the driver's,
+            # of every kind: Ray would start a group that cannot start again without end, and each try leaves a slice reserved.
+            run_config=RunConfig(
+                name="train",
+                storage_path=str(assignment.attempt / "ray"),
+                failure_config=FailureConfig(max_failures=0, controller_failure_limit=0, max_preemption_failures=0),
+            ),
+            **framework,
+        ).fit()
+    except TrainingFailedError as error:
+        if isinstance(getattr(error, "controller_failure", None), InsufficientClusterResourcesError):
+            raise InputError(
+                f"hardware.name={assignment.spec.hardware.name!r} asks for {workers.num_workers} workers with "
+                f"{workers.resources_per_worker} each, more than the cluster can grow to. Choose other hardware, or add its node type "
+                "to the cluster (cluster.yaml)."
+            ) from error
+        return Failure(_kind(error), str(error))
+    return None
 
 
-def _trainer_class(backend: str) -> Any:
+def run_worker(config: Mapping[str, Assignment]) -> None:
+    """Write down which node this worker is on, for the driver to look after it, and train."""
+    import ray
+    from ray.train import get_context
+
+    context, node = get_context(), ray.get_runtime_context().get_node_id()
+    ranks = config[LOOP_KEY].ranks
+    write_json(ranks / f"{context.get_world_rank()}.json", {"node": node, "world": context.get_world_size()})
+    train_loop_per_worker(config)
+
+
+def _trainer(backend: str, workers: Scaling) -> tuple[Any, dict[str, Any]]:
+    """The trainer class of a backend and how it sets its processes up."""
     if backend == "jax":
         from ray.train.v2.jax import JaxTrainer
 
-        return JaxTrainer
-    from ray.train.torch import TorchTrainer
+        return JaxTrainer, {}
+    from ray.train.torch import TorchConfig, TorchTrainer
 
-    return TorchTrainer
+    # gloo beside NCCL: checkpoints agree on what each rank writes in the memory of the host.
+    collectives = "cpu:gloo,cuda:nccl" if workers.use_gpu and not emulated() else "gloo"
+    return TorchTrainer, {"torch_config": TorchConfig(backend=collectives)}
+
+
+def _kind(error: Exception) -> FailureKind:
+    """What a `TrainingFailedError` says of who failed.
+
+    When a worker dies, the others fail in a collective: the death is what happened.
+    """
+    from ray.exceptions import RayActorError
+    from ray.train.v2._internal.exceptions import (
+        WorkerGroupStartupFailedError,
+        WorkerGroupStartupTimeoutError,
+        WorkerHealthCheckFailedError,
+        WorkerHealthCheckTimeoutError,
+    )
+    from ray.train.v2.api.exceptions import ControllerError, PreemptionError, WorkerGroupError
+
+    if isinstance(error, PreemptionError):
+        return FailureKind.PREEMPTED
+    if isinstance(error, ControllerError):
+        not_started = isinstance(error.controller_failure, WorkerGroupStartupFailedError | WorkerGroupStartupTimeoutError)
+        return FailureKind.START if not_started else FailureKind.RAISED
+    failures = list(error.worker_failures.values()) if isinstance(error, WorkerGroupError) else []
+    causes = [one.health_check_failure if isinstance(one, WorkerHealthCheckFailedError) else one for one in failures]
+    if any(isinstance(one, RayActorError) and one.preempted for one in causes):
+        return FailureKind.PREEMPTED
+    return FailureKind.DIED if any(isinstance(one, RayActorError | WorkerHealthCheckTimeoutError) for one in causes) else FailureKind.RAISED

@@ -1,0 +1,172 @@
+"""One attempt at a training run as the driver sees it: start it, listen, stop it when asked, and say how it ended."""
+
+import json
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from crossmesh.cluster import task_options
+from crossmesh.environments import environment
+from crossmesh.errors import BudgetReachedError, CrossmeshError, InputError, RejectedError
+from crossmesh.files import read_json, write_text
+from crossmesh.train.assignment import Assignment
+from crossmesh.train.events import OnEvent, StageEvent, StepEvent, from_json
+from crossmesh.train.nodes import lost_nodes, release_reservations
+from crossmesh.train.retry import Ending, Failure, FailureKind, judge
+from crossmesh.train.scaling import scaling
+from crossmesh.train.trainer import fit
+
+_POLL_S = 0.2
+_CANCEL_S = 15.0
+"""How long a cancelled attempt may take to end."""
+_QUIET_S = 60.0
+"""After so long without a word from a worker, the person is told what is waited for."""
+
+_ERRORS: dict[int, type[CrossmeshError]] = {
+    error.exit_code: error for error in (CrossmeshError, InputError, RejectedError, BudgetReachedError)
+}
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt that has ended."""
+
+    assignment: Assignment
+    ending: Ending
+    failure: Failure | None
+
+    def raise_failure(self) -> None:
+        """Raise the user's error as itself, and anything else as one message that names its log; nothing when there is none."""
+        if self.assignment.error.is_file():
+            stored = read_json(self.assignment.error)
+            raise _ERRORS.get(stored["exit_code"], CrossmeshError)(stored["message"])
+        if self.failure is None:
+            return
+        log = self.assignment.traceback
+        if not log.is_file():  # The worker died before it could say why: what Ray saw of it.
+            write_text(log, f"{self.failure.text}\n")
+        lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
+        raise CrossmeshError(
+            f"The training worker failed: {lines[-1].strip() if lines else self.failure.kind.value}. The whole story is in {log}. "
+            "Checkpoints are kept: run again to continue from the newest."
+        )
+
+
+def run_attempt(assignment: Assignment, on_event: OnEvent) -> Attempt:
+    """Run one attempt to its end. An interrupt asks the workers to stop after their step, with a checkpoint, and is raised."""
+    spec = assignment.spec
+    device, workers = spec.hardware.slice.device, scaling(spec)
+    worker = environment(
+        f"train/{spec.backend_name}", device, workers_per_node=workers.num_workers, devices_per_worker=workers.devices_per_worker
+    )
+    on_event(StageEvent(f"starting Ray Train ({spec.backend_name}, {spec.hardware.name}, {_count(workers.num_workers)})"))
+    # In a process that ends with it: Ray Train's controller is its child and ends then too, whatever happened.
+    task = ray.remote(fit).options(**task_options(worker, device), max_calls=1).remote(assignment)
+    listener = _Listener(assignment, on_event)
+    try:
+        while not ray.wait([task], timeout=_POLL_S)[0]:
+            listener.listen()
+        failure = _outcome(task)
+        listener.listen()
+    except BaseException as reason:
+        if isinstance(reason, KeyboardInterrupt) and listener.patience_s:
+            on_event(StageEvent("stopping after this step, with a checkpoint; Ctrl-C again does not wait"))
+        _stop(task, assignment, listener)
+        raise
+    finally:
+        with suppress(ray.exceptions.RayError):  # Of a cluster that is gone; why the attempt ended must not be hidden.
+            release_reservations()
+    refused, preempted = assignment.error.is_file(), assignment.preempted.exists()
+    blamed_on_code = failure is not None and failure.kind is FailureKind.RAISED and not refused
+    gone = blamed_on_code and bool(lost_nodes(_nodes(assignment)))
+    return Attempt(assignment, judge(failure, refused=refused, preempted=preempted, node_lost=gone), failure)
+
+
+def _outcome(task: Any) -> Failure | None:
+    """What the trainer returned; a trainer that died with its node counts as a worker that did."""
+    try:
+        failure: Failure | None = ray.get(task)
+        return failure
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, CrossmeshError):
+            raise error.cause from None
+        return Failure(FailureKind.RAISED, str(error))
+    except ray.exceptions.RayError as error:
+        return Failure(FailureKind.DIED, str(error))
+
+
+def _nodes(assignment: Assignment) -> list[str]:
+    """Nodes that the workers of the attempt ran on."""
+    return sorted({read_json(file)["node"] for file in assignment.ranks.glob("*.json")})
+
+
+def _stop(task: Any, assignment: Assignment, listener: "_Listener") -> None:
+    """Ask the workers to stop after their step, wait for that as long as a few steps take, then cancel.
+
+    Where no step was taken there is nothing to keep, and nothing is waited for.
+    """
+    assignment.stop.touch()
+    try:
+        deadline = time.monotonic() + listener.patience_s
+        while time.monotonic() < deadline:
+            if ray.wait([task], timeout=_POLL_S)[0]:
+                listener.listen()
+                return
+            listener.listen()
+    finally:
+        ray.cancel(task)
+        ray.wait([task], timeout=_CANCEL_S)
+
+
+class _Listener:
+    """Reads the events of rank 0 as they are appended and passes them on."""
+
+    def __init__(self, assignment: Assignment, on_event: OnEvent) -> None:
+        self._assignment = assignment
+        self._on_event = on_event
+        self._offset = 0
+        self._step_s: float | None = None
+        self._told_at = time.monotonic()
+
+    @property
+    def patience_s(self) -> float:
+        """How long a stop may take: three steps and the time to store a checkpoint; nothing before the first step."""
+        return 0.0 if self._step_s is None else min(120.0, 3 * self._step_s + 15.0)
+
+    def listen(self) -> None:
+        """Pass on what is new; a line that is not complete yet waits."""
+        path = self._assignment.events
+        if not path.is_file():
+            self._say_what_is_waited_for()
+            return
+        with path.open("rb") as stream:
+            stream.seek(self._offset)
+            new = stream.read()
+        complete = new[: new.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        for line in complete.splitlines():
+            event = from_json(json.loads(line))
+            if isinstance(event, StepEvent):
+                self._step_s = event.seconds
+            self._on_event(event)
+
+    def _say_what_is_waited_for(self) -> None:
+        if time.monotonic() - self._told_at < _QUIET_S:
+            return
+        self._told_at = time.monotonic()
+        workers = scaling(self._assignment.spec)
+        asked = ", ".join(f"{amount:g} {name}" for name, amount in workers.resources_per_worker.items())
+        free = ray.available_resources()
+        there = ", ".join(f"{free.get(name, 0):g} {name}" for name in workers.resources_per_worker)
+        self._on_event(
+            StageEvent(
+                f"waiting for {_count(workers.num_workers)} with {asked} each; free now: {there}. Nodes may be starting; Ctrl-C stops"
+            )
+        )
+
+
+def _count(workers: int) -> str:
+    return "1 worker" if workers == 1 else f"{workers} workers"

@@ -1,0 +1,63 @@
+"""What an attempt leaves on the cluster: whether its nodes are still there, and reservations that Ray forgets.
+
+The only file that reads Ray's own tables; it decides nothing about the run.
+"""
+
+import socket
+import time
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import ray
+from ray import PlacementGroupID
+from ray.core.generated.gcs_pb2 import PlacementGroupTableData
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+_LOOK_S = 0.2
+_PATIENCE_S = 20.0
+"""How long the actors of an attempt may take to end after it."""
+_CONNECT_S = 5.0
+
+
+def release_reservations(patience_s: float = _PATIENCE_S) -> int:
+    """Remove the placement groups that this job's ended actors have left, and return how many there were.
+
+    Ray 2.60 leaks them: a placement group of an actor lives until the actor and the whole job are dead, and Ray Train forgets the one with
+    which it reserves the head of a TPU slice when it then cannot find out the slice's name. Until it is gone the slice is not free.
+    """
+    accessor = ray._private.state.state._connect_and_get_accessor()
+    job = ray.get_runtime_context().get_job_id()
+    removed: set[bytes] = set()
+    deadline = time.monotonic() + patience_s
+    while True:
+        groups = [PlacementGroupTableData.FromString(one) for one in accessor.get_placement_group_table()]
+        ours = [one for one in groups if one.creator_job_id.hex() == job and _left_by_an_actor(one)]
+        for one in ours:
+            if one.creator_actor_dead and one.placement_group_id not in removed:
+                remove_placement_group(PlacementGroup(PlacementGroupID(one.placement_group_id)))
+                removed.add(one.placement_group_id)
+        if not ours or time.monotonic() > deadline:
+            return len(removed)
+        time.sleep(_LOOK_S)
+
+
+def _left_by_an_actor(group: PlacementGroupTableData) -> bool:
+    """Whether `group` exists, and an actor made it that ends with the job (those of Ray Serve do not)."""
+    by_actor = bool(group.creator_actor_id.strip(b"\xff")) and not group.is_detached and not group.creator_job_dead
+    return by_actor and group.state != PlacementGroupTableData.REMOVED
+
+
+def lost_nodes(nodes: Collection[str]) -> list[str]:
+    """Return those of `nodes` (Ray's ids) that are gone: Ray says so, or nothing answers where they listened (Ray needs half a minute)."""
+    known = {node["NodeID"]: node for node in ray.nodes()}
+    return [node for node in nodes if node not in known or not _answers(known[node])]
+
+
+def _answers(node: Mapping[str, Any]) -> bool:
+    if not node["Alive"]:
+        return False
+    try:
+        socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"]), timeout=_CONNECT_S).close()
+    except OSError:
+        return False
+    return True
