@@ -1,0 +1,22 @@
+"""The checks by name. Each is a function of the spec, a folder for its files and the console that shows its progress."""
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+from crossmesh.console import Console
+from crossmesh.errors import require_choice
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.verify.result import CheckResult
+
+Check = Callable[[ExperimentSpec, Path, Console], CheckResult]
+
+CHECKS = ("training_parity", "loss_head")
+"""Each is `verify_<name>` in the file of its name."""
+
+
+def find_check(name: str) -> Check:
+    """Return the check called `name`; `InputError` with the list of all when there is none."""
+    require_choice("check", name, CHECKS)
+    check: Check = getattr(import_module(f"crossmesh.verify.{name}"), f"verify_{name}")
+    return check

@@ -1,0 +1,63 @@
+"""The torch loss head beside plain cross-entropy over the logits of every position: times in turns, gradients, memory of the process."""
+
+import resource
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from crossmesh.train.loss_torch import summed_nll
+from crossmesh.verify.measure import Progress, ratio, take_turns
+from crossmesh.verify.process import Request, answer
+
+_BLOCK = 128
+"""Rows of logits at once, as the backend takes them on a CPU."""
+
+
+def main(request: Request, progress: Progress) -> dict[str, Any]:
+    """Measure both heads at the sizes of `request` (`loss_head.HeadSizes`)."""
+    torch.manual_seed(0)
+    rows, cap = request["time_rows"], request["softcap"]
+    hidden = torch.randn(rows, request["hidden"], requires_grad=True)
+    weight = torch.randn(request["vocab"], request["hidden"]) * (4 / request["hidden"] ** 0.5)
+    targets = torch.randint(0, request["vocab"], (rows,))
+    mask = torch.arange(rows) % 64 >= 64 * (1 - request["loss_share"])
+
+    def ours() -> Tensor:
+        return summed_nll(hidden[mask], weight, targets[mask], softcap=cap, rows=_BLOCK) / mask.sum()
+
+    def plain() -> Tensor:
+        scores = torch.tanh(hidden @ weight.T / cap) * cap
+        return cross_entropy(scores, torch.where(mask, targets, -100))
+
+    # In this order, because the high-water mark of a process only rises.
+    used, gradients, losses = {}, {}, {}
+    before = _peak_bytes()
+    for name, head in (("ours", ours), ("plain", plain)):
+        losses[name], gradients[name] = _gradient(head, hidden)
+        used[name] = _peak_bytes() - before
+    seconds = take_turns({"ours": lambda: _gradient(ours, hidden), "plain": lambda: _gradient(plain, hidden)}, request["rounds"], progress)
+    difference = torch.linalg.norm(gradients["ours"] - gradients["plain"]) / torch.linalg.norm(gradients["plain"])
+    return {
+        "time_ratio": ratio(seconds["ours"], seconds["plain"]).figures(),
+        "seconds": seconds,
+        "peak_bytes": used,
+        "gradient_difference": float(difference),
+        "loss_difference": abs(losses["ours"] - losses["plain"]) / losses["plain"],
+    }
+
+
+def _gradient(head: Callable[[], Tensor], hidden: Tensor) -> tuple[float, Tensor]:
+    loss = head()
+    (gradient,) = torch.autograd.grad(loss, hidden)
+    return float(loss), gradient
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+if __name__ == "__main__":
+    answer(main)

@@ -1,0 +1,67 @@
+"""Measurements in a process of their own: the frameworks stay out of the driver, and every measurement starts from nothing.
+
+The process runs in the worker environment of its kind, takes one JSON request and answers with lines of JSON: progress, then the result.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from crossmesh.console import Stage
+from crossmesh.environments import environment
+from crossmesh.errors import CrossmeshError
+from crossmesh.verify.measure import Progress
+
+Request = Mapping[str, Any]
+Measurement = Callable[[Request, Progress], dict[str, Any]]
+
+_TAIL = 2000
+
+
+def measure(kind: str, module: str, request: Request, log: Path, stage: Stage) -> dict[str, Any]:
+    """Run `crossmesh.verify.<module>` in the environment `kind` and return what it measured.
+
+    Args:
+        kind: worker kind of the registry, `train/jax` or `train/torch`, on a CPU.
+        module: a file of this room that ends with `answer(...)`.
+        request: JSON values.
+        log: file for what the process says on stderr.
+        stage: hears of progress.
+
+    Raises:
+        CrossmeshError: the measurement failed; the message ends with what it said last and names the log.
+    """
+    worker = environment(kind)
+    command = [worker.python or sys.executable, "-m", f"crossmesh.verify.{module}", json.dumps(request)]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    result: dict[str, Any] | None = None
+    with (
+        log.open("w", encoding="utf-8") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **worker.variables}) as process,
+    ):
+        try:
+            for line in process.stdout or ():
+                if not line.startswith("{"):
+                    continue  # A library that prints.
+                said = json.loads(line)
+                if "progress" in said:
+                    stage.progress(*said["progress"])
+                result = said.get("result", result)
+        finally:
+            process.kill()
+    if result is None:
+        raise CrossmeshError(f"The measurement {module} failed: {log.read_text(encoding='utf-8')[-_TAIL:].strip()}\nAll of it is in {log}.")
+    return result
+
+
+def answer(measurement: Measurement) -> None:
+    """Answer the request on the command line; the last line of a module that `measure` runs."""
+    print(json.dumps({"result": measurement(json.loads(sys.argv[1]), _tell)}), flush=True)  # noqa: T201
+
+
+def _tell(phase: str, done: int, total: int) -> None:
+    print(json.dumps({"progress": [phase, done, total]}), flush=True)  # noqa: T201

@@ -1,0 +1,52 @@
+"""Which checks there are, and how a job hears of one that there is not."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from crossmesh.errors import InputError
+from crossmesh.verify.checks import CHECKS, find_check
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_every_check_is_the_function_of_its_name(name):
+    assert find_check(name).__name__ == f"verify_{name}"
+
+
+@pytest.mark.parametrize("name", ["training-parity", ""])
+def test_an_unknown_check_is_one_message_with_the_list(name):
+    with pytest.raises(InputError) as refused:
+        find_check(name)
+    assert f"check={name!r}" in str(refused.value)
+    for known in CHECKS:
+        assert known in str(refused.value)
+
+
+RUN_WITH = """
+import runpy, sys
+from crossmesh.verify import checks
+from crossmesh.verify.result import CheckResult, Limit
+
+worst = float(sys.argv.pop())
+checks.find_check = lambda name: lambda spec, folder, console: CheckResult(
+    name, (Limit("difference", worst, 1.0),), {"steps": spec.optim.steps}
+)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(("worst", "code"), [("0.5", 0), ("1.5", 1)])
+def test_the_job_ends_with_the_json_and_exits_1_when_not_passed(worst, code, checkout, own_storage, clean_environment):
+    command = [sys.executable, "-c", RUN_WITH, str(checkout / "jobs" / "verify.py"), "check=loss_head", "output=json", worst]
+    environment = clean_environment | {"PYTHONPATH": str(checkout / "platform"), "CROSSMESH_STORAGE": str(own_storage)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
+    assert done.returncode == code, done.stderr
+    record = json.loads(done.stdout.splitlines()[-1])
+    assert record["check"] == "loss_head"
+    assert record["passed"] is (code == 0)
+    assert record["worst"] == {"difference": float(worst)}
+    assert record["figures"] == {"steps": 50}
+    assert str(own_storage / "verify") in done.stderr
