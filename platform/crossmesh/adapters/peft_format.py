@@ -1,96 +1,128 @@
-"""A trained adapter as a Hugging Face PEFT folder: written, read, checked and digested.
+"""A trained adapter as a Hugging Face PEFT folder: written, opened, read, checked and digested.
 
-The one format in which adapters travel, whichever backend trained them. Only what plain LoRA on linear modules says can be said;
-anything else in a foreign adapter is refused by name, because merging or serving it as plain LoRA would be silently wrong.
+The one format in which adapters travel, whichever backend trained them. What its settings may say stands in `peft_config.py`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import ml_dtypes
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from crossmesh.adapters.initial import PEFT_PREFIX, FloatArray, lora_names
-from crossmesh.errors import CrossmeshError, InputError, reading
-from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, read_json, write_json
+from crossmesh.adapters.peft_config import CONFIG_FILE, AdapterConfig, read_config
+from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, write_json
+from crossmesh.models.checkpoints import FLOATS, Tensor, read_shard
 from crossmesh.models.families import Architecture
+from crossmesh.models.stores import LocalStore
 from crossmesh.models.targets import expand_targets
 from crossmesh.spec.experiment import LORA_TARGETS
 
-CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 _PICKLED = ("adapter_model.bin", "adapter_model.pt")
-_NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "peft_type": ("LORA",),
-    "task_type": ("CAUSAL_LM", None),
-    "bias": ("none",),
-    "init_lora_weights": (True, False, "gaussian"),
-    "use_dora": (False,),
-    "use_rslora": (False,),
-    "use_qalora": (False,),
-    "use_bdlora": (None,),
-    "lora_bias": (False,),
-    "fan_in_fan_out": (False,),
-    "modules_to_save": (None, []),
-    "rank_pattern": (None, {}),
-    "alpha_pattern": (None, {}),
-    "layer_replication": (None, []),
-    "target_parameters": (None, []),
-    "trainable_token_indices": (None, []),
-    "alora_invocation_tokens": (None, []),
-}
-"""Settings of a PEFT LoRA config that change what the adapter means, and the values at which it is plain LoRA. Absent is plain."""
+_BASE_KEY = "crossmesh_base_weights"
+"""Where the file of the arrays says which base they were trained on."""
 
 
 @dataclass(frozen=True)
-class AdapterConfig:
-    """What an adapter folder says beside its arrays."""
+class OpenAdapter:
+    """An adapter whose arrays stay on disk until they are asked for: at rank 64 they are a twentieth of their base."""
 
-    rank: int
-    alpha: float
-    """The change of a weight is `alpha / rank * B @ A`."""
-    dropout: float
-    base_model: str
-    """Where the base came from; information only."""
-    modules: tuple[str, ...]
-    """Names of the adapted modules, sorted."""
+    folder: Path
+    config: AdapterConfig
+    base_digest: str
+    """`weights_digest` of the model it was trained on; empty when the adapter does not say."""
+    _tensors: Mapping[str, Tensor]
+    _data_start: int
+
+    def array(self, name: str) -> FloatArray:
+        """Read one array, float32; `CrossmeshError` when a value in it is not finite."""
+        tensor = self._tensors[name]
+        with closing(LocalStore(self.folder).open(WEIGHTS_FILE)) as reader:
+            reader.skip(self._data_start + tensor.start)
+            array = np.frombuffer(reader.read(tensor.size), FLOATS[tensor.dtype]).astype(np.float32).reshape(tensor.shape)
+        _check_finite(name, array, str(self.folder))
+        return array
+
+    def pair(self, module: str) -> tuple[FloatArray, FloatArray]:
+        """Read A [rank, in] and B [out, rank] of `module`."""
+        name_a, name_b = lora_names(module)
+        return self.array(name_a), self.array(name_b)
+
+    def features(self, module: str) -> tuple[int, int]:
+        """Inputs and outputs of `module`."""
+        name_a, name_b = lora_names(module)
+        return self._tensors[name_a].shape[1], self._tensors[name_b].shape[0]
+
+    def check_values(self) -> None:
+        """Read every array once, one at a time; `CrossmeshError` when a value is not finite."""
+        for name in self._tensors:
+            self.array(name)
+
+
+def open_adapter(folder: Path) -> OpenAdapter:
+    """Open a PEFT LoRA adapter: settings and shapes are read and checked, arrays are not.
+
+    Raises `InputError` for anything that is not plain or rank-stabilised LoRA on linear modules in safetensors (pickles, DoRA, biases,
+    saved modules, ...), naming it.
+    """
+    if not (folder / CONFIG_FILE).is_file():
+        raise InputError(f"{folder} has no {CONFIG_FILE}, so it is no PEFT adapter. Give the folder that holds it.")
+    path = folder / WEIGHTS_FILE
+    if not path.is_file():
+        pickled = [name for name in _PICKLED if (folder / name).is_file()]
+        if pickled:
+            raise InputError(
+                f"{folder / pickled[0]} is a pickle, which can run code when it is read. Allowed: {WEIGHTS_FILE}. Convert it with PEFT."
+            )
+        raise InputError(f"{folder} has no {WEIGHTS_FILE}. Give the folder of a trained adapter.")
+    shard = read_shard(LocalStore(folder), WEIGHTS_FILE, path.stat().st_size)
+    read_config(folder, ())  # Says what the adapter is before an array of another kind is found.
+    if not shard.tensors:
+        raise InputError(f"{path} holds no arrays. Give a trained adapter.")
+    for tensor in shard.tensors:
+        if tensor.dtype not in FLOATS:
+            raise InputError(f"{path}: {tensor.name} is {tensor.dtype}. Allowed: {', '.join(FLOATS)}.")
+    modules = sorted({_module(tensor.name, folder) for tensor in shard.tensors})
+    config = read_config(folder, modules)
+    _check_shapes({tensor.name: tensor.shape for tensor in shard.tensors}, config, str(folder))
+    tensors = {tensor.name: tensor for tensor in shard.tensors}
+    return OpenAdapter(folder, config, shard.metadata.get(_BASE_KEY, ""), tensors, len(shard.header))
 
 
 def write_adapter(
-    folder: Path, arrays: Mapping[str, FloatArray], *, rank: int, alpha: float, dropout: float, base_model: str, modules: Sequence[str]
+    folder: Path,
+    arrays: Mapping[str, FloatArray],
+    *,
+    rank: int,
+    alpha: float,
+    dropout: float,
+    base_model: str,
+    modules: Sequence[str],
+    base_digest: str = "",
 ) -> str:
     """Write a PEFT adapter folder, whole or not at all, and return its digest.
 
-    `arrays` are float32 by PEFT name, A [rank, in] and B [out, rank] of each of `modules`. `target_modules` gets the full module
-    names, so that PEFT and vLLM touch exactly this set. An existing `folder` must hold the same adapter already; otherwise
-    `InputError` is raised and nothing is overwritten.
+    `arrays` are float32 by PEFT name, A [rank, in] and B [out, rank] of each of `modules`; `base_digest` is the `weights_digest` of the
+    model that they belong to. An existing `folder` must hold the same adapter already; otherwise `InputError` is raised and nothing is
+    overwritten.
     """
-    _check_arrays(arrays, rank, modules, str(folder))
-    config = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base_model,
-        "r": rank,
-        "lora_alpha": int(alpha) if float(alpha).is_integer() else alpha,
-        "lora_dropout": dropout,
-        "target_modules": sorted(modules),
-        "bias": "none",
-        "init_lora_weights": True,
-        "inference_mode": True,
-        "fan_in_fan_out": False,
-        "use_dora": False,
-        "use_rslora": False,
-        "modules_to_save": None,
-    }
+    return _write(folder, arrays, AdapterConfig(rank, alpha, dropout, base_model, tuple(sorted(modules))), base_digest)
+
+
+def _write(folder: Path, arrays: Mapping[str, FloatArray], config: AdapterConfig, base_digest: str) -> str:
+    _check_shapes({name: array.shape for name, array in arrays.items()}, config, str(folder))
+    for name, array in arrays.items():
+        _check_finite(name, array, str(folder))
+    metadata = {"format": "pt"} | ({_BASE_KEY: base_digest} if base_digest else {})
     with new_folder(folder) as temporary:
         contiguous = {name: np.ascontiguousarray(array, np.float32) for name, array in sorted(arrays.items())}
-        save_file(contiguous, str(temporary / WEIGHTS_FILE), metadata={"format": "pt"})
+        save_file(contiguous, str(temporary / WEIGHTS_FILE), metadata=metadata)
         (temporary / WEIGHTS_FILE).chmod(0o644)  # safetensors makes it private; servers may run as somebody else.
-        write_json(temporary / CONFIG_FILE, config)
+        write_json(temporary / CONFIG_FILE, config.json())
         digest = adapter_digest(temporary)
     if adapter_digest(folder) != digest:
         raise InputError(f"{folder} already holds another adapter. It is left as it is: remove it, or write to another folder.")
@@ -98,28 +130,10 @@ def write_adapter(
 
 
 def read_adapter(folder: Path) -> tuple[dict[str, FloatArray], AdapterConfig]:
-    """Read a PEFT LoRA adapter: float32 arrays by PEFT name, and its settings.
-
-    Raises `InputError` for anything that is not plain LoRA on linear modules in safetensors (pickles, DoRA, biases, saved modules,
-    ranks by module, ...), naming the setting.
-    """
-    config = _read_config(folder)
-    arrays = _read_arrays(folder)
-    if not arrays:
-        raise InputError(f"{folder / WEIGHTS_FILE} holds no arrays. Give a trained adapter.")
-    modules = sorted({_module(name, folder) for name in arrays})
-    rank = config.get("r")
-    if not isinstance(rank, int) or rank <= 0:
-        raise InputError(f"{folder / CONFIG_FILE}: r={rank!r} is not possible. Allowed: a positive whole number.")
-    _check_arrays(arrays, rank, modules, str(folder))
-    settings = AdapterConfig(
-        rank=rank,
-        alpha=float(config.get("lora_alpha", 8)),  # PEFT's own default
-        dropout=float(config.get("lora_dropout", 0.0)),
-        base_model=str(config.get("base_model_name_or_path") or ""),
-        modules=tuple(modules),
-    )
-    return arrays, settings
+    """Read a PEFT LoRA adapter: float32 arrays by PEFT name, and its settings. Raises what `open_adapter` raises."""
+    adapter = open_adapter(folder)
+    names = sorted(name for module in adapter.config.modules for name in lora_names(module))
+    return {name: adapter.array(name) for name in names}, adapter.config
 
 
 def adapter_digest(folder: Path) -> str:
@@ -175,51 +189,16 @@ def write_serving_adapter(source: Path, target: Path, architecture: Architecture
     arrays, config = read_adapter(source)
     check_fits(arrays, architecture, str(source))
     served = serving_form(arrays, architecture)
-    modules = sorted({_module(name, source) for name in served})
-    return write_adapter(
-        target,
-        served,
-        rank=config.rank,
-        alpha=config.alpha,
-        dropout=config.dropout,
-        base_model=config.base_model,
-        modules=modules,
+    copies = {module: module.removesuffix("v_proj") + "k_proj" for module in {_module(name, source) for name in served} - {*config.modules}}
+    ranks = {copy: config.ranks[key] for copy, key in copies.items() if key in config.ranks}
+    alphas = {copy: config.alphas[key] for copy, key in copies.items() if key in config.alphas}
+    whole = replace(
+        config,
+        modules=tuple(sorted({*config.modules, *copies})),
+        ranks={**config.ranks, **ranks},
+        alphas={**config.alphas, **alphas},
     )
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG_FILE
-    if not path.is_file():
-        raise InputError(f"{folder} has no {CONFIG_FILE}, so it is no PEFT adapter. Give the folder that holds it.")
-    with reading(path, "a JSON object, as PEFT writes it"):
-        config: dict[str, Any] = {**read_json(path)}
-    for key, allowed in _NEUTRAL.items():
-        value = config.get(key, allowed[0])
-        if value not in allowed:
-            raise InputError(f"{path}: {key}={value!r} is not plain LoRA, which alone crossmesh exchanges. Allowed: {allowed[0]!r}.")
-    return config
-
-
-def _read_arrays(folder: Path) -> dict[str, FloatArray]:
-    path = folder / WEIGHTS_FILE
-    if not path.is_file():
-        pickled = [name for name in _PICKLED if (folder / name).is_file()]
-        if pickled:
-            raise InputError(
-                f"{folder / pickled[0]} is a pickle, which can run code when it is read. Allowed: {WEIGHTS_FILE}. Convert it with PEFT."
-            )
-        raise InputError(f"{folder} has no {WEIGHTS_FILE}. Give the folder of a trained adapter.")
-    try:
-        with safe_open(str(path), framework="numpy") as stream:
-            return {name: _float32(stream.get_tensor(name)) for name in sorted(stream.keys())}
-    except SafetensorError as error:
-        raise InputError(f"{path} is damaged: {error}. Copy or export the adapter again.") from error
-
-
-def _float32(array: Any) -> FloatArray:
-    if array.dtype not in (np.float32, np.float16, ml_dtypes.bfloat16):
-        raise InputError(f"An adapter array is {array.dtype}. Allowed: float32, float16 and bfloat16.")
-    return np.asarray(array, np.float32)
+    return _write(target, served, whole, open_adapter(source).base_digest)
 
 
 def _module(name: str, folder: Path) -> str:
@@ -231,21 +210,23 @@ def _module(name: str, folder: Path) -> str:
     )
 
 
-def _check_arrays(arrays: Mapping[str, FloatArray], rank: int, modules: Sequence[str], origin: str) -> None:
-    """Check that there is one A and one B of the right rank for each module, all finite, and nothing else."""
-    expected = {name for module in modules for name in lora_names(module)}
-    differing = sorted(expected ^ arrays.keys())
+def _check_shapes(shapes: Mapping[str, tuple[int, ...]], config: AdapterConfig, origin: str) -> None:
+    """Check that there is one A and one B of the right rank for each module, and nothing else."""
+    expected = {name for module in config.modules for name in lora_names(module)}
+    differing = sorted(expected ^ shapes.keys())
     if differing:
         raise InputError(
             f"{origin}: {len(differing)} arrays are missing or belong to no module, e.g. {differing[0]}. Each module needs A and B."
         )
-    for module in modules:
+    for module in config.modules:
         name_a, name_b = lora_names(module)
-        shape_a, shape_b = arrays[name_a].shape, arrays[name_b].shape
+        shape_a, shape_b, rank = shapes[name_a], shapes[name_b], config.rank_of(module)
         if len(shape_a) != 2 or len(shape_b) != 2 or shape_a[0] != rank or shape_b[1] != rank:
             raise InputError(
                 f"{origin}: {module} has A {shape_a} and B {shape_b}. With rank {rank}, A must be [{rank}, in] and B [out, {rank}]."
             )
-    broken = [name for name, array in arrays.items() if not np.isfinite(array).all()]
-    if broken:
-        raise CrossmeshError(f"{origin}: {broken[0]} holds values that are not finite: the training diverged. Lower optim.learning_rate.")
+
+
+def _check_finite(name: str, array: FloatArray, origin: str) -> None:
+    if not np.isfinite(array).all():
+        raise CrossmeshError(f"{origin}: {name} holds values that are not finite: the training diverged. Lower optim.learning_rate.")

@@ -218,10 +218,15 @@ def folder_digests(folder: Path, known: Mapping[str, str] | None = None) -> Mode
             pass
     return ModelFolder(
         path=folder,
-        weights_digest=_digest([*(file.name for file in files), "config.json"], hashes),
+        weights_digest=weights_digest([file.name for file in files], hashes),
         tokenizer_digest=_digest(_TOKENIZER_FILES, hashes),
         template_digest=digest_text(chat_template(folder)),
     )
+
+
+def weights_digest(files: Sequence[str], hashes: Mapping[str, str]) -> str:
+    """The digest of a model whose tensors lie in `files`, from the SHA-256 of these and of config.json."""
+    return _digest([*files, "config.json"], hashes)
 
 
 def _digest(names: Sequence[str], hashes: Mapping[str, str]) -> str:
@@ -238,7 +243,12 @@ def _names(folder: Path, origin: str) -> list[str]:
             )
     chat_template(folder)
     index = "model.safetensors.index.json"
-    return [*tensors, *(name for name in (*_TOKENIZER_FILES, *_OTHER_FILES, index) if (folder / name).is_file())]
+    return [*tensors, *companion_files(folder), *([index] if (folder / index).is_file() else [])]
+
+
+def companion_files(folder: Path) -> list[str]:
+    """Files of a model beside its tensors: configuration, tokenizer, chat template."""
+    return [name for name in (*_TOKENIZER_FILES, *_OTHER_FILES) if (folder / name).is_file()]
 
 
 def _hash_files(folder: Path, names: Sequence[str]) -> dict[str, str]:

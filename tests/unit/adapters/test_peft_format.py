@@ -10,8 +10,17 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from checkpoint_folders import write_peft
 from crossmesh.adapters.initial import FloatArray, LoraShape, lora_names
-from crossmesh.adapters.peft_format import adapter_digest, check_fits, read_adapter, serving_form, write_adapter, write_serving_adapter
+from crossmesh.adapters.peft_format import (
+    adapter_digest,
+    check_fits,
+    open_adapter,
+    read_adapter,
+    serving_form,
+    write_adapter,
+    write_serving_adapter,
+)
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.models.families import Architecture, parse_architecture
 from crossmesh.models.random_weights import architecture_config
@@ -47,6 +56,11 @@ def write(folder: Path, arrays: dict[str, FloatArray], **changes: Any) -> str:
         "modules": modules(arrays),
     }
     return write_adapter(folder, arrays, **settings | changes)
+
+
+def edit_config(folder: Path, changes: dict[str, Any]) -> None:
+    path = folder / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def test_what_was_written_is_read_back_bit_for_bit(tmp_path: Path, arrays: dict[str, FloatArray]) -> None:
@@ -88,26 +102,63 @@ def test_arrays_must_fit_modules_and_rank_and_be_finite(tmp_path: Path, arrays: 
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("key", "value", "advice"),
     [
-        ("peft_type", "IA3"),
-        ("use_dora", True),
-        ("use_rslora", True),
-        ("lora_bias", True),
-        ("bias", "all"),
-        ("modules_to_save", ["lm_head"]),
-        ("rank_pattern", {"q_proj": 8}),
-        ("alpha_pattern", {"q_proj": 8}),
-        ("init_lora_weights", "pissa"),
-        ("layer_replication", [[0, 4]]),
+        ("peft_type", "IA3", "Only LoRA"),
+        ("use_dora", True, "DoRA also rescales .*merge_and_unload"),
+        ("lora_bias", True, "B has a bias"),
+        ("bias", "all", "biases of the base"),
+        ("modules_to_save", ["lm_head"], "whole modules"),
+        ("target_parameters", ["mlp.experts.down_proj"], "experts"),
+        ("init_lora_weights", "pissa", "path_initial_model_for_weight_conversion"),
+        ("layer_replication", [[0, 4]], "repeats layers"),
+        ("kasa_config", {"r": 4}, "singular values"),
+        ("r", 0, "positive whole number"),
+        ("rank_pattern", {"q_proj": 0}, "positive whole number"),
+        ("alpha_pattern", {"q_proj": "much"}, "Allowed: a number"),
+        ("alpha_pattern", {"(": 4}, "regular expression"),
     ],
 )
-def test_anything_but_plain_lora_is_refused_by_name(tmp_path: Path, arrays: dict[str, FloatArray], key: str, value: object) -> None:
+def test_what_is_not_lora_as_we_know_it_is_refused_by_name_and_with_advice(
+    tmp_path: Path, arrays: dict[str, FloatArray], key: str, value: object, advice: str
+) -> None:
     write(tmp_path / "a", arrays)
-    path = tmp_path / "a" / "adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
-    with pytest.raises(InputError, match=key):
+    edit_config(tmp_path / "a", {key: value})
+    with pytest.raises(InputError, match=advice) as caught:
         read_adapter(tmp_path / "a")
+    assert key in str(caught.value) or "patterns" in str(caught.value)
+
+
+@pytest.mark.parametrize("init", [True, False, "gaussian", "eva", "orthogonal"])
+def test_initial_values_that_leave_the_base_alone_are_plain_lora(tmp_path: Path, arrays: dict[str, FloatArray], init: object) -> None:
+    write(tmp_path / "a", arrays)
+    edit_config(tmp_path / "a", {"init_lora_weights": init})
+    assert read_adapter(tmp_path / "a")[1].scale(modules(arrays)[0]) == 2.0
+
+
+def test_ranks_and_alphas_by_module_and_rslora_give_each_module_its_scale(tmp_path: Path) -> None:
+    q, k, up = "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj", "model.layers.10.mlp.up_proj"
+    ranks = {q: 4, k: 9, up: 4}
+    pairs = {module: (np.ones((rank, 6), np.float32), np.ones((5, rank), np.float32)) for module, rank in ranks.items()}
+    # Keys are regular expressions that end a name; the first that fits counts, and one that ends within a word does not.
+    patterns = {"rank_pattern": {"k_proj": 9, "roj": 2}, "alpha_pattern": {r"layers\.1\.mlp\.up_proj": 100, "self_attn.*": 6, "q_proj": 1}}
+    write_peft(tmp_path / "plain", pairs, r=4, lora_alpha=8, **patterns)
+    config = open_adapter(tmp_path / "plain").config
+    assert (config.scale(q), config.scale(k), config.scale(up)) == (6 / 4, 6 / 9, 8 / 4)
+    assert (config.ranks, config.alphas) == ({k: 9}, {q: 6.0, k: 6.0})
+    write_peft(tmp_path / "stabilised", pairs, r=4, lora_alpha=8, use_rslora=True, **patterns)
+    config = open_adapter(tmp_path / "stabilised").config
+    assert (config.scale(q), config.scale(k), config.scale(up)) == (6 / 2, 6 / 3, 8 / 2)
+    write_peft(tmp_path / "wrong", pairs, r=4, lora_alpha=8)
+    with pytest.raises(InputError, match=r"k_proj has A \(9, 6\) and B \(5, 9\)\. With rank 4"):
+        open_adapter(tmp_path / "wrong")
+
+
+def test_settings_left_out_are_those_of_peft(tmp_path: Path) -> None:
+    write_peft(tmp_path / "a", {"model.layers.0.mlp.up_proj": (np.ones((8, 6), np.float32), np.ones((5, 8), np.float32))})
+    (tmp_path / "a" / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    config = open_adapter(tmp_path / "a").config
+    assert (config.rank, config.alpha, config.dropout, config.rslora) == (8, 8.0, 0.0, False)
 
 
 def test_pickles_are_refused(tmp_path: Path, arrays: dict[str, FloatArray]) -> None:
@@ -151,6 +202,11 @@ def test_the_serving_form_adds_v_where_k_is_also_v(tmp_path: Path, arrays: dict[
     config = json.loads((tmp_path / "serve" / "adapter_config.json").read_text())
     assert "model.layers.5.self_attn.v_proj" in config["target_modules"]
     shutil.rmtree(tmp_path / "serve")
+    edit_config(tmp_path / "a", {"alpha_pattern": {"layers.5.self_attn.k_proj": 2}, "use_rslora": True})
+    write_serving_adapter(tmp_path / "a", tmp_path / "serve", architecture)
+    _, config = read_adapter(tmp_path / "serve")
+    assert config.scale("model.layers.5.self_attn.v_proj") == config.scale("model.layers.5.self_attn.k_proj") == 1.0
+    assert config.scale("model.layers.0.self_attn.k_proj") == 4.0
     # Without K among the targets there is nothing to copy.
     assert serving_form({name: array for name, array in arrays.items() if "k_proj" not in name}, architecture).keys() < arrays.keys()
 

@@ -1,0 +1,155 @@
+"""What `adapter_config.json` of a PEFT adapter says: rank and scale of each module, and everything that plain LoRA is not.
+
+Rank-stabilised LoRA and ranks or alphas by module are understood. Whatever else changes what the arrays mean is refused by name,
+because merging or serving it as plain LoRA would be silently wrong. Knows nothing of the arrays.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crossmesh.errors import InputError, reading
+from crossmesh.files import read_json
+
+CONFIG_FILE = "adapter_config.json"
+_DEFAULT_RANK = 8
+_DEFAULT_ALPHA = 8
+"""Of PEFT's `LoraConfig`."""
+_MERGE_WITH_PEFT = "Merge it with PEFT itself (merge_and_unload), and use the result as the base"
+_PLAIN: Mapping[str, tuple[tuple[object, ...], str]] = {
+    "peft_type": (("LORA",), "Only LoRA adapters can be exchanged"),
+    "task_type": (("CAUSAL_LM", None), "Only adapters of language models can be exchanged"),
+    "bias": (("none",), f"It changes biases of the base as well. {_MERGE_WITH_PEFT}"),
+    # These initial values leave the base as it is (peft/tuners/lora/layer.py); pissa, olora, corda, loftq and lora_ga change it.
+    "init_lora_weights": (
+        (True, False, "gaussian", "eva", "orthogonal"),
+        "It changed the weights of the base when training began. Convert it with PEFT's path_initial_model_for_weight_conversion",
+    ),
+    "use_dora": ((False,), f"DoRA also rescales each weight. {_MERGE_WITH_PEFT}"),
+    "use_qalora": ((False,), "QALoRA belongs to one quantized base. Train plain LoRA"),
+    "use_bdlora": ((None, False), "Block-diagonal LoRA keeps its arrays in another form. Train plain LoRA"),
+    "lora_bias": ((False,), f"Its B has a bias. {_MERGE_WITH_PEFT}"),
+    "fan_in_fan_out": ((False,), "Its base keeps weights the other way round. Only linear modules can be exchanged"),
+    "modules_to_save": ((None, []), f"It holds whole modules beside LoRA. {_MERGE_WITH_PEFT}"),
+    "layer_replication": ((None, []), f"It repeats layers of the base. {_MERGE_WITH_PEFT}"),
+    "target_parameters": (
+        (None, []),
+        "It adapts parameters that are no linear module, such as the fused experts of a mixture of experts, which not every engine can "
+        f"serve. {_MERGE_WITH_PEFT}",
+    ),
+    "trainable_token_indices": ((None, [], {}), f"It holds rows of the embedding. {_MERGE_WITH_PEFT}"),
+    "alora_invocation_tokens": ((None, []), "Activated LoRA is on for a part of the text only, which no merged weight can be"),
+    "kasa_config": ((None,), f"KaSA cuts singular values of the base. {_MERGE_WITH_PEFT}"),
+    "monteclora_config": ((None,), "Its arrays are means of a distribution. Train plain LoRA"),
+    "arrow_config": ((None,), "It routes between several adapters. Give one of them"),
+}
+"""Settings that change what the adapter means, the values at which it is LoRA as we know it, and what is to be said of others.
+Absent is plain."""
+
+
+@dataclass(frozen=True)
+class AdapterConfig:
+    """What an adapter folder says beside its arrays."""
+
+    rank: int
+    alpha: float
+    dropout: float
+    base_model: str
+    """Where the base came from; information only."""
+    modules: tuple[str, ...]
+    """Names of the adapted modules, sorted."""
+    rslora: bool = False
+    """Rank-stabilised: alpha is divided by the root of the rank (https://arxiv.org/abs/2312.03732)."""
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    """Rank of each module that has one of its own."""
+    alphas: Mapping[str, float] = field(default_factory=dict)
+    """Alpha of each module that has one of its own."""
+
+    def rank_of(self, module: str) -> int:
+        """Rank of `module`."""
+        return self.ranks.get(module, self.rank)
+
+    def scale(self, module: str) -> float:
+        """The change of a weight is `scale * B @ A`: alpha / rank, or alpha / sqrt(rank) when rank-stabilised."""
+        rank = self.rank_of(module)
+        return self.alphas.get(module, self.alpha) / (math.sqrt(rank) if self.rslora else rank)
+
+    def json(self) -> dict[str, Any]:
+        """As PEFT writes it; `target_modules` gets full module names, so that PEFT and vLLM touch exactly this set."""
+        return {
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "base_model_name_or_path": self.base_model,
+            "r": self.rank,
+            "lora_alpha": _whole(self.alpha),
+            "lora_dropout": self.dropout,
+            "target_modules": sorted(self.modules),
+            "bias": "none",
+            "init_lora_weights": True,
+            "inference_mode": True,
+            "fan_in_fan_out": False,
+            "use_dora": False,
+            "use_rslora": self.rslora,
+            "modules_to_save": None,
+            "rank_pattern": dict(sorted(self.ranks.items())),
+            "alpha_pattern": {module: _whole(alpha) for module, alpha in sorted(self.alphas.items())},
+        }
+
+
+def read_config(folder: Path, modules: Sequence[str]) -> AdapterConfig:
+    """Read the config of the adapter in `folder`, whose arrays are of `modules`.
+
+    Raises `InputError` for anything that is not plain or rank-stabilised LoRA on linear modules, naming the setting.
+    """
+    path = folder / CONFIG_FILE
+    if not path.is_file():
+        raise InputError(f"{folder} has no {CONFIG_FILE}, so it is no PEFT adapter. Give the folder that holds it.")
+    with reading(path, "a JSON object, as PEFT writes it"):
+        config: dict[str, Any] = {**read_json(path)}
+    for key, (allowed, why) in _PLAIN.items():
+        value = config.get(key, allowed[0])
+        if value not in allowed:
+            raise InputError(f"{path}: {key}={_short(value)} cannot be used. {why}. Allowed: {allowed[0]!r}.")
+    rank, alpha = config.get("r", _DEFAULT_RANK), config.get("lora_alpha", _DEFAULT_ALPHA)
+    with reading(path, "patterns as PEFT has them, from a regular expression to a number"):
+        ranks = _by_module(config.get("rank_pattern") or {}, modules)
+        alphas = _by_module(config.get("alpha_pattern") or {}, modules)
+    for key, value in [("r", rank), *((f"rank_pattern for {module}", own) for module, own in ranks.items())]:
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            raise InputError(f"{path}: {key}={value!r} is not possible. Allowed: a positive whole number.")
+    for key, value in [("lora_alpha", alpha), *((f"alpha_pattern for {module}", own) for module, own in alphas.items())]:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise InputError(f"{path}: {key}={value!r} is not possible. Allowed: a number.")
+    return AdapterConfig(
+        rank=rank,
+        alpha=float(alpha),
+        dropout=float(config.get("lora_dropout", 0.0)),
+        base_model=str(config.get("base_model_name_or_path") or ""),
+        modules=tuple(sorted(modules)),
+        rslora=bool(config.get("use_rslora", False)),
+        ranks={module: value for module, value in ranks.items() if value != rank},
+        alphas={module: float(value) for module, value in alphas.items() if value != alpha},
+    )
+
+
+def _by_module(pattern: Mapping[str, Any], modules: Sequence[str]) -> dict[str, Any]:
+    """The value of each module that a pattern names: the first that fits counts (`get_pattern_key` of peft/utils/other.py)."""
+    found = {}
+    for module in modules:
+        for key, value in pattern.items():
+            if re.match(rf"(.*\.)?({key})$", module):
+                found[module] = value
+                break
+    return found
+
+
+def _whole(number: float) -> float | int:
+    return int(number) if float(number).is_integer() else number
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
