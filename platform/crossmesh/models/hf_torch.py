@@ -1,63 +1,141 @@
-"""The Hugging Face side of a model under torch: loading, masks for packed rows, hidden states and logits.
+"""Hugging Face models in torch: empty, to be filled shard by shard; whole, as a reference; their hidden states and logits.
 
-transformers' own modules compute; this file only gives them explicit masks and positions and takes their outputs apart, so that
-training, probes and tests all run the same forward pass. It knows nothing of adapters or optimizers.
+Only the text decoder is used. Nothing here trains; LoRA, sharding and the loss are the torch backend's.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from accelerate import init_empty_weights
+from safetensors import safe_open
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.initialization import no_init_weights
 
+from crossmesh.errors import InputError, reading
+from crossmesh.models.attention_torch import IMPLEMENTATIONS, IntArray, attention_inputs, flattened
 from crossmesh.models.families import Architecture, read_architecture
+from crossmesh.models.weights import tensor_files
 
-IntArray = npt.NDArray[np.int32]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+Slices = tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class ModelInputs:
+    """What the decoder is called with."""
+
+    tokens: Tensor
+    """[B, T] token ids."""
+    arguments: Mapping[str, Any]
+    """Masks and positions for the decoder's attention kernel."""
+
+
+def empty_base(folder: Path, architecture: Architecture, dtype: torch.dtype, kernel: str) -> Any:
+    """The text model of a local folder without memory for its parameters (device `meta`); buffers are real. Frozen, evaluating.
+
+    No code of the folder is run. A model that ties its output to its embedding has no `lm_head`; parts for images and sound are left out.
+    """
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    with init_empty_weights(include_buffers=False), no_init_weights():
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=IMPLEMENTATIONS[kernel], trust_remote_code=False)
+    _keep_text(model, architecture)
+    return model.requires_grad_(False).eval()
+
+
+def quantized_base(folder: Path, architecture: Architecture, dtype: torch.dtype, kernel: str, device: str) -> Any:
+    """The text model with its projections in 4-bit NF4 (bitsandbytes), whole on one GPU, frozen; the rest is kept in `dtype`."""
+    from transformers import BitsAndBytesConfig
+
+    quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder,
+        dtype=dtype,
+        attn_implementation=IMPLEMENTATIONS[kernel],
+        quantization_config=quantization,
+        device_map={"": device},
+        use_safetensors=True,
+        local_files_only=True,
+        trust_remote_code=False,
+    )
+    _keep_text(model, architecture)
+    return model.requires_grad_(False).eval()
+
+
+def _keep_text(model: Any, architecture: Architecture) -> None:
+    """Drop what the text decoder does not use."""
+    path = architecture.prefix.rstrip(".").split(".")
+    for depth in range(1, len(path)):
+        parent = model.get_submodule(".".join(path[:depth]))
+        for name, _ in list(parent.named_children()):
+            if name != path[depth]:
+                setattr(parent, name, None)
+    if architecture.tied:
+        model.lm_head = None
+
+
+def fill(targets: Mapping[str, tuple[Tensor, Slices]], folder: Path) -> None:
+    """Copy tensors of a model folder into `targets`: by checkpoint name, the part of the tensor that belongs there.
+
+    Only those parts are read. Raises `InputError` for a tensor that is missing or has another shape than the config says.
+    """
+    missing = set(targets)
+    for file in tensor_files(folder):
+        with reading(file, "a complete safetensors file"), safe_open(str(file), framework="pt") as stored, torch.no_grad():
+            for name in missing.intersection(stored.keys()):
+                target, slices = targets[name]
+                if target.numel():
+                    part = stored.get_slice(name)[slices]
+                    if part.shape != target.shape:
+                        raise InputError(f"{file}: {name} has shape {stored.get_slice(name).get_shape()}, config.json says otherwise.")
+                    target.copy_(part)
+                missing.discard(name)
+    if missing:
+        raise InputError(f"{folder} lacks {len(missing)} tensors of its config.json, e.g. {min(missing)}. Give a complete model folder.")
 
 
 def load_base(folder: Path, dtype: str, device: str = "cpu") -> Any:
-    """Load the causal language model of a local folder in `dtype` (`float32` or `bfloat16`), frozen, in evaluation mode.
+    """Load the causal language model of a local folder by transformers' own means, whole, frozen, in evaluation mode.
 
-    Only safetensors are read and no code of the folder is run. Returns a transformers `PreTrainedModel`.
+    Only safetensors are read and no code of the folder is run. Returns a transformers `PreTrainedModel` that computes with SDPA.
     """
     model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=_DTYPES[dtype], attn_implementation="sdpa", use_safetensors=True, local_files_only=True, trust_remote_code=False
+        folder, dtype=DTYPES[dtype], attn_implementation="sdpa", use_safetensors=True, local_files_only=True, trust_remote_code=False
     )
     return model.requires_grad_(False).eval().to(device)
 
 
-def attention_masks(segment_ids: Tensor, architecture: Architecture) -> Tensor | dict[str, Tensor]:
-    """Boolean masks [B, 1, T, T] from `segment_ids` [B, T], True where a query (third axis) may see a key (fourth).
-
-    A token sees its own row of the sequence up to itself, within the layer's window. Padding sees padding, so that no softmax is
-    over nothing; no real token sees it. Models with both attention kinds get one mask for each, by transformers' names for them.
-    """
-    length = segment_ids.shape[1]
-    index = torch.arange(length, device=segment_ids.device)
-    distance = index[:, None] - index[None, :]
-    causal = (segment_ids[:, None, :, None] == segment_ids[:, None, None, :]) & (distance >= 0)
-    windows = {layer.window for layer in architecture.layers if layer.attention == "sliding"}
-    if not windows:
-        return causal
-    return {"full_attention": causal, "sliding_attention": causal & (distance < windows.pop())}
+def model_inputs(
+    kernel: str, architecture: Architecture, dtype: torch.dtype, tokens: IntArray, positions: IntArray, segment_ids: IntArray, device: str
+) -> ModelInputs:
+    """Arrays [B, T] as inputs of a decoder that computes with `kernel` in `dtype`."""
+    shape = (1, -1) if flattened(kernel) else tokens.shape
+    placed = torch.from_numpy(tokens).to(device, torch.int64).reshape(shape)
+    return ModelInputs(placed, attention_inputs(kernel, architecture, dtype, positions, segment_ids, device))
 
 
-def hidden_states(model: Any, architecture: Architecture, tokens: Tensor, positions: Tensor, segment_ids: Tensor) -> Tensor:
-    """The decoder's normed output [B, T, hidden] in the model's dtype, from integer arrays [B, T]."""
+def hidden_states(model: Any, architecture: Architecture, inputs: ModelInputs) -> Tensor:
+    """The decoder's normed output [B, T, hidden] in the model's dtype."""
     decoder = model.get_submodule(architecture.prefix.rstrip("."))
-    mask = attention_masks(segment_ids, architecture)
-    output: Tensor = decoder(input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=False).last_hidden_state
+    output: Tensor = decoder(input_ids=inputs.tokens, use_cache=False, **inputs.arguments).last_hidden_state
     return output
+
+
+def output_weight(model: Any, architecture: Architecture) -> Tensor:
+    """The matrix [vocab, hidden] that makes logits of hidden states."""
+    weight: Tensor = model.get_submodule(f"{architecture.prefix}embed_tokens" if architecture.tied else "lm_head").weight
+    return weight
 
 
 def logits(model: Any, architecture: Architecture, hidden: Tensor) -> Tensor:
     """Float32 logits [..., vocab] of hidden states [..., hidden]; the soft cap is applied in float32."""
-    raw: Tensor = model.get_output_embeddings()(hidden).float()
+    raw = (hidden @ output_weight(model, architecture).T).float()
     cap = architecture.logit_softcap
     return torch.tanh(raw / cap) * cap if cap else raw
 
@@ -66,7 +144,8 @@ def reference_logits(folder: Path, tokens: IntArray, positions: IntArray, segmen
     """Float32 logits [B, T, vocab] of the base model in `folder`: what another backend's forward pass is held against."""
     architecture = read_architecture(folder)
     model = load_base(folder, "float32")
+    whole, places, rows = (np.ascontiguousarray(array, np.int32) for array in (tokens, positions, segment_ids))
     with torch.inference_mode():
-        inputs = [torch.from_numpy(np.asarray(array, np.int64)) for array in (tokens, positions, segment_ids)]
-        result: npt.NDArray[np.float32] = logits(model, architecture, hidden_states(model, architecture, *inputs)).numpy()
+        inputs = model_inputs("sdpa", architecture, torch.float32, whole, places, rows, "cpu")
+        result: npt.NDArray[np.float32] = logits(model, architecture, hidden_states(model, architecture, inputs)).numpy()
     return result

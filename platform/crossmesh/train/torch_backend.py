@@ -1,177 +1,183 @@
 """The torch backend: a transformers model, PEFT's LoRA layers and torch's AdamW behind the `Backend` protocol.
 
-One optimizer step at a time; looping, logging and the checkpoint policy are the loop's. Two things make a step cheap without
-changing its result: padding that a whole micro-batch shares is cut off, and logits are made only where a token carries loss.
+One optimizer step at a time; looping, logging and the checkpoint policy are the loop's. Building and dividing the model is
+`model_torch`'s, the loss head `loss_torch`'s, the files of the state `state_torch`'s.
 """
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from peft import LoraConfig, get_peft_model
-from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.distributed.tensor import DTensor
 
-from crossmesh.adapters.initial import LoraShape, initial_lora
 from crossmesh.data.batches import PackedBatch
-from crossmesh.errors import CrossmeshError, InputError
-from crossmesh.files import read_json, write_text
+from crossmesh.errors import CrossmeshError
 from crossmesh.models.families import read_architecture
-from crossmesh.models.hf_torch import hidden_states, load_base, logits
-from crossmesh.models.targets import expand_targets, hf_module_names
+from crossmesh.models.hf_torch import DTYPES, ModelInputs, model_inputs
+from crossmesh.train import state_torch
 from crossmesh.train.backend import Saving, StepMetrics, TrainingSetup
+from crossmesh.train.model_torch import build, check_setup
+from crossmesh.train.ranks_torch import Ranks
 from crossmesh.train.schedule import learning_rate
+from crossmesh.train.sharding_torch import local, sum_partial_gradients, sync_gradients
 
 FloatArray = npt.NDArray[np.float32]
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-_STATE_FILE = "state.safetensors"
-_STEP_FILE = "step.json"
+_SEED_STRIDE = 0x9E3779B97F4A7C15
+"""Odd and large, so that neighbouring ranks draw from seeds far apart."""
 
 
 class TorchBackend:
-    """`Backend` on one torch device: the first CUDA device where there is one, otherwise the CPU."""
+    """`Backend` on one device a process: its GPU where there is one, otherwise the CPU."""
 
     def init(self, setup: TrainingSetup) -> None:
-        """Load the base, put the seed's initial LoRA values in, make the optimizer."""
-        ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-        if ranks > 1:
-            raise InputError(f"{setup.mesh} asks the torch backend for {ranks} ranks. Allowed: 1 device. Set hardware=cpu.")
+        """Take this rank's place, load its part of the base, put the seed's initial LoRA values in, make the optimizer."""
         self._setup = setup
-        self.rank = 0
-        self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._architecture = read_architecture(setup.model_folder)
-        self._base = load_base(setup.model_folder, setup.model.dtype, self._device)
-        self._arrays = self._add_adapter(setup)
+        check_setup(setup, self._architecture, "cuda" if torch.cuda.is_available() else "cpu")
+        self._ranks = Ranks.join(setup.mesh)
+        self.rank = self._ranks.rank
+        self._device = self._ranks.device
+        self._dtype = DTYPES[setup.model.dtype]
+        # A run that says float32 means it; with a bfloat16 base, LoRA's float32 products need no more than TF32.
+        torch.set_float32_matmul_precision("highest" if self._dtype == torch.float32 else "high")
+        self._model, self._trained = build(setup, self._architecture, self._ranks)
+        # AdamW is element by element, so each rank updates plain tensors: its own parts.
+        self._parts = [local(one.parameter).detach().requires_grad_() for one in self._trained.values()]
         optim = setup.optim
         self._optimizer = torch.optim.AdamW(
-            self._arrays.values(), optim.learning_rate, (optim.beta1, optim.beta2), optim.epsilon, optim.weight_decay, fused=True
+            self._parts, optim.learning_rate, (optim.beta1, optim.beta2), optim.epsilon, optim.weight_decay, fused=True
         )
         self._step = 0
 
-    def _add_adapter(self, setup: TrainingSetup) -> dict[str, Tensor]:
-        """Put LoRA layers into the base and return their parameters by PEFT name, holding the seed's initial values."""
-        targets = expand_targets(self._architecture, setup.lora.targets)
-        config = LoraConfig(
-            task_type="CAUSAL_LM",
-            r=setup.lora.rank,
-            lora_alpha=setup.lora.alpha,
-            lora_dropout=setup.lora.dropout,
-            target_modules=list(hf_module_names(targets)),
-            bias="none",
-        )
-        # Kept in float32 whatever the base's precision (`autocast_adapter_dtype`).
-        adapted = get_peft_model(self._base, config, autocast_adapter_dtype=True)
-        arrays = {
-            name.replace(".default.weight", ".weight"): parameter
-            for name, parameter in adapted.named_parameters()
-            if parameter.requires_grad
-        }
-        shapes = [LoraShape(target.hf, target.in_features, target.out_features) for target in targets]
-        self._load(
-            arrays, {name: torch.from_numpy(array) for name, array in initial_lora(shapes, setup.lora.rank, setup.lora.seed).items()}
-        )
-        return dict(sorted(arrays.items()))
-
     def step(self, batch: PackedBatch) -> StepMetrics:
-        """Take one optimizer step over all micro-batches of `batch`."""
-        setup = self._setup
+        """Take one optimizer step over all micro-batches of `batch`; this rank computes its sequences."""
+        setup, ranks = self._setup, self._ranks
         if setup.lora.dropout:
-            # Dropout follows from seed and step alone, so that a resumed run draws what an uninterrupted one would.
-            torch.manual_seed(((setup.lora.seed << 32) + self._step) % 2**63)
-        self._base.train()
-        self._optimizer.zero_grad(set_to_none=True)
-        nll_sum = 0.0
+            # Dropout follows from seed, step and part of the batch alone, so that a resumed run draws what an uninterrupted one would.
+            torch.manual_seed((((setup.lora.seed << 32) + self._step) + ranks.batch_way * _SEED_STRIDE) % 2**63)
+        self._model.train()
+        scale = 1 / self._loss_tokens(batch)
+        nll = torch.zeros((), device=self._device)
         for index in range(len(batch.tokens)):
-            nll = self._nll(batch, index)
-            if nll is not None:
-                (nll / batch.loss_tokens).backward()
-                nll_sum += nll.item()
-        grad_norm = self._clip(setup.optim.clip_norm)
+            # Trained in full, gradients are as large as the model: they are divided at once rather than added up whole.
+            sync_gradients(self._model, now=setup.lora.full or index == len(batch.tokens) - 1)
+            part = self._nll(batch, index)
+            (part * scale).backward()
+            nll += part.detach()
+        gradients = self._gradients()
+        sums = ranks.sum_over_all(torch.stack([nll / ranks.shape.tp, self._squares(gradients)]))
+        norm = sums[1].sqrt()
+        if setup.optim.clip_norm:  # As optax's `clip_by_global_norm`.
+            torch._foreach_mul_(gradients, (setup.optim.clip_norm / norm).clamp(max=1.0))
         rate = learning_rate(self._step, setup.optim)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
+        for part, gradient in zip(self._parts, gradients, strict=True):
+            part.grad = gradient
         self._optimizer.step()
         self._step += 1
-        return StepMetrics(self._mean(nll_sum, batch), grad_norm, rate, batch.loss_tokens)
+        for one in self._trained.values():
+            one.parameter.grad = None
+        loss, grad_norm = torch.stack([sums[0] * scale, norm]).tolist()  # The only wait for the device in a step.
+        return StepMetrics(loss, grad_norm, rate, batch.loss_tokens)
 
     def evaluate(self, batch: PackedBatch) -> StepMetrics:
         """Loss of `batch` without a step."""
-        self._base.eval()
-        with torch.inference_mode():
-            parts = [self._nll(batch, index) for index in range(len(batch.tokens))]
-        return StepMetrics(self._mean(sum(nll.item() for nll in parts if nll is not None), batch), 0.0, 0.0, batch.loss_tokens)
+        self._model.eval()
+        scale = 1 / self._loss_tokens(batch)
+        with torch.no_grad():
+            nll = torch.stack([self._nll(batch, index) for index in range(len(batch.tokens))]).sum()
+        return StepMetrics(float(self._ranks.sum_over_all(nll / self._ranks.shape.tp) * scale), 0.0, 0.0, batch.loss_tokens)
 
-    def _nll(self, batch: PackedBatch, index: int) -> Tensor | None:
-        """Summed negative log-likelihood of the micro-batch's loss tokens; None when it has none."""
-        mask = batch.loss_mask[index]
-        if not mask.any():
-            return None
-        used = int(np.flatnonzero((batch.segment_ids[index] > 0).any(axis=0)).max()) + 1
-        tokens, positions, segments = (
-            torch.from_numpy(array[index, :, :used].astype(np.int64)).to(self._device)
-            for array in (batch.tokens, batch.positions, batch.segment_ids)
-        )
-        hidden = hidden_states(self._base, self._architecture, tokens, positions, segments)
-        row, column = (torch.from_numpy(axis).to(self._device) for axis in np.nonzero(mask))
-        # The token at `column` is predicted from the position before it.
-        scores = logits(self._base, self._architecture, hidden[row, column - 1])
-        return cross_entropy(scores, tokens[row, column], reduction="sum")
+    def _nll(self, batch: PackedBatch, index: int) -> Tensor:
+        """Summed negative log-likelihood of the loss tokens in this rank's sequences of a micro-batch; they may have none."""
+        own = self._ranks.sequences(batch.tokens.shape[1])
+        tokens, positions, segments = (array[index, own] for array in (batch.tokens, batch.positions, batch.segment_ids))
+        inputs = model_inputs(self._setup.attention, self._architecture, self._dtype, tokens, positions, segments, self._device)
+        targets = np.flatnonzero(batch.loss_mask[index, own])
+        # A token is predicted from the place before it.
+        return self._loss(inputs, torch.from_numpy(targets - 1), torch.from_numpy(tokens.reshape(-1)[targets].astype(np.int64)))
 
-    def _mean(self, nll_sum: float, batch: PackedBatch) -> float:
+    def _loss(self, inputs: ModelInputs, places: Tensor, targets: Tensor) -> Tensor:
+        # Weights that are all trained are float32; autocast is what computes with them in the precision asked for.
+        casts = self._setup.lora.full and self._dtype != torch.float32
+        with torch.autocast(self._device.partition(":")[0], self._dtype if casts else torch.bfloat16, enabled=casts):
+            nll: Tensor = self._model(inputs, places.to(self._device), targets.to(self._device))
+        return nll
+
+    @staticmethod
+    def _loss_tokens(batch: PackedBatch) -> int:
         if batch.loss_tokens == 0:
             raise CrossmeshError("A batch has no token that carries loss. Check data.max_length and that rows have assistant turns.")
-        return nll_sum / batch.loss_tokens
+        return batch.loss_tokens
 
-    def _clip(self, limit: float) -> float:
-        """Return the global gradient norm; scale gradients down to `limit` when it is over it (optax's `clip_by_global_norm`)."""
-        gradients = [array.grad for array in self._arrays.values() if array.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        if limit and norm > limit:
-            torch._foreach_mul_(gradients, limit / norm)
-        return float(norm)
+    def _gradients(self) -> list[Tensor]:
+        """This rank's parts of the gradients, summed over all ranks that hold the same part."""
+        parameters = {name: one.parameter for name, one in self._trained.items()}
+        sum_partial_gradients(parameters, self._ranks.group("tp"))
+        gradients = [local(_gradient(parameter)) for parameter in parameters.values()]
+        self._ranks.sum_over_replicas(gradients)
+        return gradients
+
+    def _squares(self, gradients: Sequence[Tensor]) -> Tensor:
+        """This rank's share of the squared global gradient norm; ranks that hold the same part share it evenly."""
+        norms = torch.stack(torch._foreach_norm(gradients))
+        copies = torch.tensor([float(one.part.copies) for one in self._trained.values()], device=self._device)
+        return (norms.square() / copies).sum()
 
     def agree(self, flag: bool) -> bool:
         """Whether `flag` is True in any process."""
-        return flag
+        return self._ranks.any(flag)
 
     def save_state(self, folder: Path) -> Saving:
-        """Write adapter, optimizer state and step count into an existing empty folder, bit-exact."""
-        tensors = {f"adapter/{name}": array.detach() for name, array in self._arrays.items()}
-        for name, array in self._arrays.items():
-            state = self._optimizer.state.get(array, {})
-            tensors |= {f"{moment}/{name}": state[moment] for moment in _MOMENTS if state}
-        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, folder / _STATE_FILE)
-        write_text(folder / _STEP_FILE, json.dumps({"step": self._step}))
-        return lambda: None
+        """Copy trained arrays, optimizer state and step count and write them into an existing empty folder in the background."""
+        return state_torch.save(self._state(), folder, self._ranks)
 
     def load_state(self, folder: Path) -> None:
-        """Continue from what `save_state` wrote."""
-        tensors = load_file(folder / _STATE_FILE)
-        self._step = int(read_json(folder / _STEP_FILE)["step"])
-        self._load(self._arrays, {name.removeprefix("adapter/"): array for name, array in tensors.items() if name.startswith("adapter/")})
-        self._optimizer.state.clear()
-        if self._step:
-            for name, array in self._arrays.items():
-                state: dict[str, Any] = {moment: tensors[f"{moment}/{name}"].to(self._device) for moment in _MOMENTS}
-                self._optimizer.state[array] = state | {"step": torch.tensor(float(self._step), device=self._device)}
+        """Continue from what `save_state` wrote, on this mesh or another."""
+        state = self._state()
+        state_torch.restore(state, folder, self._ranks)
+        self._step = int(state["step"].item())
+        for part in self._parts:
+            self._optimizer.state[part]["step"].fill_(self._step)
+
+    def _state(self) -> dict[str, Tensor]:
+        """All that training continues from, by name; tensors that are divided say so, and those of the optimizer exist from here on."""
+        state: dict[str, Tensor] = {"step": torch.tensor([self._step])}
+        for (name, one), part in zip(self._trained.items(), self._parts, strict=True):
+            moments: dict[str, Any] = self._optimizer.state[part]
+            if not moments:
+                moments["step"] = torch.zeros((), device=self._device)
+                moments |= {moment: torch.zeros_like(part, requires_grad=False) for moment in _MOMENTS}
+            for kind, values in {"weight": part.detach(), **{moment: moments[moment] for moment in _MOMENTS}}.items():
+                state[f"{kind}/{name}"] = _divided_as(one.parameter, values)
+        return state
 
     def export(self) -> dict[str, FloatArray]:
-        """LoRA arrays by PEFT name, float32 copies."""
-        return {name: array.detach().cpu().numpy().copy() for name, array in self._arrays.items()}
+        """Trained arrays, whole, float32 copies: LoRA's by PEFT name, or all weights by the checkpoint's names."""
+        return {name: _whole(one.parameter).float().cpu().numpy().copy() for name, one in self._trained.items()}
 
-    @staticmethod
-    def _load(parameters: dict[str, Tensor], values: dict[str, Tensor]) -> None:
-        """Overwrite `parameters` in place; both must have the same names and shapes, float32."""
-        if parameters.keys() != values.keys():
-            differing = sorted(parameters.keys() ^ values.keys())
-            raise CrossmeshError(f"The adapter in the model and the one to load differ in {len(differing)} arrays, e.g. {differing[0]}.")
-        with torch.no_grad():
-            for name, parameter in parameters.items():
-                if parameter.shape != values[name].shape or parameter.dtype != torch.float32:
-                    raise CrossmeshError(f"{name}: {parameter.dtype} {tuple(parameter.shape)} cannot take {tuple(values[name].shape)}.")
-                parameter.copy_(values[name])
+
+def _gradient(parameter: Tensor) -> Tensor:
+    if parameter.grad is None:
+        raise AssertionError("a trained parameter has no gradient: it takes no part in the loss")
+    return parameter.grad
+
+
+def _divided_as(parameter: Tensor, values: Tensor) -> Tensor:
+    """`values`, this rank's part, as a tensor that is divided as `parameter` is."""
+    if not isinstance(parameter, DTensor):
+        return values
+    return DTensor.from_local(
+        values, parameter.device_mesh, parameter.placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
+    )
+
+
+def _whole(parameter: Tensor) -> Tensor:
+    return parameter.detach().full_tensor() if isinstance(parameter, DTensor) else parameter.detach()

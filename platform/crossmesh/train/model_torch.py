@@ -1,0 +1,178 @@
+"""The model that the torch backend trains: base, LoRA layers and loss head as one module, divided over ranks and filled with values.
+
+A model is built without memory, adapted and divided, and only then filled: every rank reads its own parts of the safetensors files.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+from crossmesh.adapters.initial import PEFT_PREFIX, LoraShape, initial_lora
+from crossmesh.errors import InputError
+from crossmesh.models.attention_torch import check_kernel
+from crossmesh.models.families import Architecture
+from crossmesh.models.hf_torch import DTYPES, ModelInputs, Slices, empty_base, fill, hidden_states, output_weight, quantized_base
+from crossmesh.models.targets import all_weights, expand_targets, hf_module_names
+from crossmesh.train.backend import TrainingSetup
+from crossmesh.train.loss_torch import summed_nll
+from crossmesh.train.ranks_torch import Part, Ranks
+from crossmesh.train.sharding_torch import apply_fsdp, apply_tensor_parallel, check_tensor_parallel, local, tp_axis
+
+_LOSS_ROWS = {"cpu": 128, "cuda": 1024}
+"""Rows of logits at once: few on a CPU, where a block is all that is wasted; many where each block reads the vocabulary from HBM."""
+_MATRIX_PRODUCTS = [
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+]
+"""What `remat=dots` keeps: results of matrix products, those of fused attention included."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A parameter that is trained."""
+
+    name: str
+    """By which it is exported: PEFT's name of a LoRA array, or the checkpoint's of a base weight."""
+    parameter: Tensor
+    """What the model computes with; a `DTensor` where it is divided."""
+    part: Part
+    """What of it is here."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the whole."""
+        return tuple(self.parameter.shape)
+
+
+class LossModel(nn.Module):
+    """Decoder and loss head: from tokens to the summed loss. One module, so that FSDP gathers the output weight for both."""
+
+    def __init__(self, base: Any, architecture: Architecture, ranks: Ranks) -> None:
+        super().__init__()
+        self.base, self.architecture, self.group = base, architecture, ranks.group("tp")
+        self.rows = _LOSS_ROWS[ranks.device.partition(":")[0]]
+
+    def forward(self, inputs: ModelInputs, places: Tensor, targets: Tensor) -> Tensor:
+        """Summed nll of `targets` [N], each predicted from the flat place [N] before it in the micro-batch."""
+        hidden = hidden_states(self.base, self.architecture, inputs)
+        chosen = hidden.reshape(-1, hidden.shape[-1]).index_select(0, places)
+        weight = local(output_weight(self.base, self.architecture))
+        return summed_nll(chosen, weight, targets, softcap=self.architecture.logit_softcap, rows=self.rows, group=self.group)
+
+
+def check_setup(setup: TrainingSetup, architecture: Architecture, device: str) -> None:
+    """Raise `InputError` for what torch cannot train on this `device` (`cpu` or `cuda`); before any weight is read."""
+    check_kernel(setup.attention, architecture, setup.model.dtype, device)
+    check_tensor_parallel(architecture, setup.mesh.tp)
+    if setup.model.quantization == "none":
+        return
+    given = f"model.quantization={setup.model.quantization}"
+    if device == "cpu":
+        raise InputError(f"{given} on the torch backend needs a GPU: bitsandbytes' 4-bit products run there. Allowed on a CPU: none.")
+    if find_spec("bitsandbytes") is None:
+        raise InputError(f"{given} needs the package bitsandbytes in the training environment. Install it there, or set none.")
+    if setup.mesh.fsdp > 1 or setup.mesh.tp > 1:
+        raise InputError(
+            f"{given} with mesh.fsdp={setup.mesh.fsdp}, mesh.tp={setup.mesh.tp}: the torch backend keeps 4-bit weights whole on each GPU. "
+            "Allowed: mesh.data only, or quantization=none."
+        )
+
+
+def build(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> tuple[nn.Module, dict[str, Trained]]:
+    """Return the model on this rank's device, holding base weights and the seed's initial LoRA values, and what of it is trained."""
+    dtype = torch.float32 if setup.lora.full else DTYPES[setup.model.dtype]
+    quantized = setup.model.quantization != "none"
+    if quantized:
+        base = quantized_base(setup.model_folder, architecture, dtype, setup.attention, ranks.device)
+    else:
+        base = empty_base(setup.model_folder, architecture, dtype, setup.attention)
+    if setup.lora.full:
+        base.requires_grad_(True)
+    else:
+        _adapt(base, setup, architecture)
+    layers = base.get_submodule(f"{architecture.prefix}layers")
+    _rematerialize(layers, setup.remat, bool(setup.lora.dropout))
+    apply_tensor_parallel(base, architecture, ranks)
+    axes = {_export_name(name): tp_axis(parameter) for name, parameter in base.named_parameters()}
+    model = LossModel(base, architecture, ranks)
+    apply_fsdp(model, layers, ranks)
+    _allocate(model, ranks.device)
+    held = {
+        name: Trained(name, parameter, ranks.part(tuple(parameter.shape), axes[name]))
+        for name, parameter in ((_export_name(name), parameter) for name, parameter in base.named_parameters())
+    }
+    trained = {name: one for name, one in sorted(held.items()) if one.parameter.requires_grad}
+    _fill(setup, architecture, base, {} if quantized else held, trained)
+    return model, trained
+
+
+def _adapt(base: Any, setup: TrainingSetup, architecture: Architecture) -> None:
+    """Put PEFT's LoRA layers into `base`; float32 whatever the base's precision."""
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=setup.lora.rank,
+        lora_alpha=setup.lora.alpha,
+        lora_dropout=setup.lora.dropout,
+        target_modules=list(hf_module_names(expand_targets(architecture, setup.lora.targets))),
+        bias="none",
+    )
+    get_peft_model(base, config, autocast_adapter_dtype=True, low_cpu_mem_usage=True)
+
+
+def _export_name(name: str) -> str:
+    """Name of a parameter outside: PEFT's for a LoRA array, the checkpoint's for a base weight."""
+    if ".lora_" in name:
+        return f"{PEFT_PREFIX}{name.replace('.default.weight', '.weight')}"
+    return name.replace(".base_layer", "")
+
+
+def _rematerialize(layers: Any, policy: str, dropout: bool) -> None:
+    """Make the backward pass compute again what `policy` says, layer by layer; inside FSDP, which gathers a layer's weights once for it."""
+    if policy == "none":
+        return
+    arguments: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": dropout}
+    if policy == "dots":
+        arguments["context_fn"] = functools.partial(create_selective_checkpoint_contexts, _MATRIX_PRODUCTS)
+    for layer in layers:
+        layer.forward = functools.partial(checkpoint, layer.forward, **arguments)
+
+
+def _allocate(model: nn.Module, device: str) -> None:
+    """Give `meta` parameters memory on `device`; buffers, which are real, move there."""
+    buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module.named_buffers(recurse=False)]
+    if any(parameter.is_meta for parameter in model.parameters()):
+        model.to_empty(device=device)
+    for module, name, buffer in buffers:
+        module._buffers[name] = buffer.to(device)
+
+
+def _fill(setup: TrainingSetup, architecture: Architecture, base: Any, held: Mapping[str, Trained], trained: Mapping[str, Trained]) -> None:
+    """Read this rank's parts of the base weights in `held`, and draw the initial values of LoRA arrays."""
+    buffers: dict[str, tuple[Tensor, Slices]] = {
+        name: (buffer, (slice(None),) * buffer.dim())
+        for name, buffer in base.named_buffers()
+        if name in {weight.hf_name for weight in all_weights(architecture)}
+    }
+    weights = {name: (local(one.parameter), one.part.slices) for name, one in held.items() if not name.startswith(PEFT_PREFIX)}
+    if held:
+        fill({**buffers, **weights}, setup.model_folder)
+    if setup.lora.full:
+        return
+    shapes = [LoraShape(target.hf, target.in_features, target.out_features) for target in expand_targets(architecture, setup.lora.targets)]
+    initial = initial_lora(shapes, setup.lora.rank, setup.lora.seed)
+    if initial.keys() != trained.keys():
+        raise AssertionError(f"PEFT adapted other modules: {sorted(initial.keys() ^ trained.keys())[:4]}")
+    with torch.no_grad():
+        for name, one in trained.items():
+            local(one.parameter).copy_(torch.from_numpy(initial[name][one.part.slices]))

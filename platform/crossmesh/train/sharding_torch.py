@@ -1,0 +1,138 @@
+"""How a transformers model is divided over ranks: tensor parallel by DTensor, then FSDP2 layer by layer.
+
+The arithmetic is that of one device: a column-parallel projection shards its weight and LoRA's B by output and keeps A whole; a
+row-parallel one shards weight and A by input and keeps B whole. Embedding and output weight are divided by vocabulary. LoRA's float32
+parameters lie in the same FSDP group as the frozen base: FSDP2 gathers mixed precisions as bytes and reduces only what is trained.
+"""
+
+import functools
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.nn.functional import embedding
+
+from crossmesh.errors import InputError
+from crossmesh.models.families import Architecture
+from crossmesh.models.targets import expand_targets
+from crossmesh.spec.experiment import LORA_TARGETS
+from crossmesh.train.ranks_torch import Ranks, SumOverRanks
+
+_ROW_PARALLEL = ("o", "down")
+"""Projections whose input is divided; that of all others is whole, and their output divided."""
+
+
+def check_tensor_parallel(architecture: Architecture, tp: int) -> None:
+    """Raise `InputError` that names the first tensor that `tp` does not divide, and the sizes that it may have."""
+    parts = {f"layers.{index}.self_attn.k_proj (heads)": layer.kv_heads for index, layer in enumerate(architecture.layers)}
+    parts |= {f"layers.{index}.self_attn.q_proj (heads)": layer.heads for index, layer in enumerate(architecture.layers)}
+    parts |= {"layers.0.mlp.gate_proj axis 0": architecture.ffn, "embed_tokens axis 0": architecture.vocab}
+    for name, size in parts.items():
+        if size % tp:
+            common = math.gcd(*parts.values())
+            possible = [ways for ways in range(1, common + 1) if common % ways == 0]
+            raise InputError(f"{architecture.prefix}{name} has size {size}, tp={tp}. Allowed: mesh.tp one of {possible}.")
+
+
+def apply_tensor_parallel(model: Any, architecture: Architecture, ranks: Ranks) -> None:
+    """Divide the (meta) parameters of an adapted `model` over the tp axis, and make its modules exchange what that takes."""
+    mesh = ranks.along("tp")
+    if mesh is None:
+        return
+    for target in expand_targets(architecture, LORA_TARGETS):
+        rows = target.name in _ROW_PARALLEL
+        style = RowwiseParallel if rows else ColwiseParallel
+        module = model.get_submodule(target.hf)
+        if not hasattr(module, "base_layer"):
+            _divide(module, mesh, style())
+            continue
+        _divide(module.base_layer, mesh, style())
+        _divide(module.lora_A["default"] if rows else module.lora_B["default"], mesh, style())
+        dropout = module.lora_dropout["default"]
+        if rows and isinstance(dropout, nn.Dropout):
+            module.lora_dropout["default"] = _DividedDropout(dropout.p, mesh)
+    table = model.get_submodule(f"{architecture.prefix}embed_tokens")
+    for holder in (table,) if architecture.tied else (table, model.lm_head):
+        weight = distribute_tensor(holder.weight, mesh, [Shard(0)], src_data_rank=None)
+        holder.weight = nn.Parameter(weight, requires_grad=holder.weight.requires_grad)
+    table.forward = functools.partial(_look_up, table, mesh)
+
+
+def _divide(module: nn.Module, mesh: DeviceMesh, style: ParallelStyle) -> None:
+    parallelize_module(module, mesh, style, src_data_rank=None)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of `tensor`, sharing its memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def tp_axis(parameter: Tensor) -> int | None:
+    """The axis that tp divides; asked before `apply_fsdp`."""
+    return parameter.placements[0].dim if isinstance(parameter, DTensor) else None
+
+
+def _look_up(table: Any, mesh: DeviceMesh, tokens: Tensor) -> Tensor:
+    """Embeddings of `tokens` from a table that is divided by vocabulary: every rank has some, the rest are zeros there."""
+    weight = local(table.weight)
+    own = tokens - len(weight) * mesh.get_local_rank()
+    inside = (own >= 0) & (own < len(weight))
+    found = embedding(own.where(inside, 0), weight) * inside[..., None]
+    total: Tensor = SumOverRanks.apply(found, mesh.get_group())
+    scale = getattr(table, "embed_scale", None)  # Gemma's embeddings are scaled.
+    return total if scale is None else total * scale.to(total.dtype)
+
+
+class _DividedDropout(nn.Module):
+    """Dropout of an activation whose last axis is divided: each rank takes its part of one mask, so that no two parts are dropped alike."""
+
+    def __init__(self, probability: float, mesh: DeviceMesh) -> None:
+        super().__init__()
+        self.probability, self.mesh = probability, mesh
+
+    def forward(self, activation: Tensor) -> Tensor:
+        """Drop and scale up, as `nn.Dropout` does."""
+        if not self.training:
+            return activation
+        whole = torch.ones((*activation.shape[:-1], activation.shape[-1] * self.mesh.size()), device=activation.device)
+        mask = nn.functional.dropout(whole, self.probability).chunk(self.mesh.size(), dim=-1)[self.mesh.get_local_rank()]
+        return activation * mask.to(activation.dtype)
+
+
+def apply_fsdp(model: nn.Module, layers: Any, ranks: Ranks) -> None:
+    """Divide all parameters of `model` over the fsdp axis: a group for each decoder layer, one for the rest.
+
+    Gradients are summed, not averaged: the loss is already divided by the tokens of the whole batch. Sums over replicas are ours
+    (`Ranks.sum_over_replicas`), once a step and of the divided gradients.
+    """
+    mesh = ranks.along("fsdp")
+    if mesh is None:
+        return
+    for layer in layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+
+
+def sync_gradients(model: nn.Module, now: bool) -> None:
+    """Say whether the next backward pass sums gradients over the fsdp axis, or keeps adding them up here."""
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(now)
+
+
+def sum_partial_gradients(parameters: dict[str, Tensor], group: dist.ProcessGroup | None) -> None:
+    """Complete the gradients of head norms over tp: each rank has seen its own heads only (trained in full fine-tuning)."""
+    if group is None:
+        return
+    for name, parameter in parameters.items():
+        if name.endswith(("q_norm.weight", "k_norm.weight")) and parameter.grad is not None:
+            dist.all_reduce(local(parameter.grad), group=group)
