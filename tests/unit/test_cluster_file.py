@@ -1,31 +1,183 @@
-"""cluster.yaml is what Ray's launcher accepts, and its node types are the catalogue's slices."""
+"""cluster.yaml and raycluster.yml are what Ray's own loaders accept, and their nodes have what training asks for."""
 
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
 import yaml
-from ray.autoscaler._private.util import fillout_defaults, validate_config
+from ray._private.accelerators import TPUAcceleratorManager
+from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+from ray.autoscaler._private.util import prepare_config, validate_config
 
-from crossmesh.hardware.catalogue import slices
+from crossmesh.environments import VARIABLES, environment
+from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.devices import Gpu, Tpu
+from crossmesh.spec.compose import JobKeys, known_keys
+from crossmesh.train.scaling import workers_of
+
+ON_GCP = ("tpu_v5p_8", "tpu_v6e_8", "gpu_2xh100")
+ON_KUBERNETES = (*ON_GCP, "tpu_v5p_16", "tpu_v6e_16")
 
 
-def test_rays_own_schema_accepts_it(checkout):
-    validate_config(fillout_defaults(yaml.safe_load((checkout / "cluster.yaml").read_text())))
+@pytest.fixture(scope="module")
+def launcher(checkout: Path) -> dict[str, Any]:
+    return dict(yaml.safe_load((checkout / "cluster.yaml").read_text()))
 
 
-def test_node_types_are_the_catalogues_slices(checkout):
-    types = yaml.safe_load((checkout / "cluster.yaml").read_text())["available_node_types"]
-    assert set(types) - {"head"} == set(slices()) - {"cpu"}
-    for name, entry in types.items():
-        match slices()[name].device if name in slices() else None:
-            case Tpu() as tpu:
-                assert entry["resources"]["TPU"] == tpu.chip_count()
-                assert entry["node_config"]["acceleratorType"] == tpu.accelerator_type
-                assert entry["resources"][f"TPU-{tpu.accelerator_type}-head"] == 1
-                assert entry["resources"][f"accelerator_type:TPU-{tpu.chip.upper()}"] == 1
-            case Gpu() as gpu:
-                assert entry["resources"]["GPU"] == gpu.chip_count()
-                assert entry["resources"][f"accelerator_type:{gpu.accelerator_type}"] == 1
+@pytest.fixture(scope="module")
+def kubernetes(checkout: Path) -> dict[str, Any]:
+    return dict(yaml.safe_load((checkout / "conf" / "cluster" / "raycluster.yml").read_text()))
 
 
-def test_accelerators_start_from_zero(checkout):
-    types = yaml.safe_load((checkout / "cluster.yaml").read_text())["available_node_types"]
-    assert all(entry["min_workers"] == 0 for name, entry in types.items() if name != "head")
+@pytest.fixture(scope="module")
+def kubernetes_types(kubernetes: dict[str, Any]) -> dict[str, Any]:
+    """Node types as Ray's autoscaler reads them from the RayCluster, which also validates them."""
+    loaded = _derive_autoscaling_config_from_ray_cr({**kubernetes, "metadata": {**kubernetes["metadata"], "namespace": "default"}})
+    return {name.replace("-", "_"): entry for name, entry in loaded["available_node_types"].items()}
+
+
+def test_rays_own_schema_and_loader_accept_it(launcher: dict[str, Any]) -> None:
+    loaded = prepare_config(launcher)
+    validate_config(loaded)
+    for name, entry in loaded["available_node_types"].items():
+        # What Ray's GCP provider tells TPUs and machines apart by.
+        assert ("machineType" in entry["node_config"]) != ("acceleratorType" in entry["node_config"]), name
+        if "acceleratorType" in entry["node_config"]:
+            assert TPUAcceleratorManager.is_valid_tpu_accelerator_type(entry["node_config"]["acceleratorType"])
+
+
+def assert_it_has_what_training_asks_for(name: str, resources: dict[str, int]) -> None:
+    device = find_slice(name).device
+    for backend in ("jax",) if isinstance(device, Tpu) else ("torch", "jax"):
+        workers = workers_of(device, backend, 1)
+        per_node = workers.num_workers // (device.hosts if isinstance(device, Tpu) else 1)
+        for resource, amount in workers.resources_per_worker.items():
+            assert resources[resource] >= amount * per_node
+        assert resources[device.node_resource] == 1
+    match device:
+        case Tpu():  # Which Ray Train asks for to have a slice of several hosts to itself.
+            assert resources[device.head_resource] == 1
+            assert resources["TPU"] == device.chips_per_host
+        case Gpu():
+            assert resources["GPU"] == device.chip_count()
+
+
+def test_node_types_of_the_launcher_have_what_training_asks_for(launcher: dict[str, Any]) -> None:
+    types = launcher["available_node_types"]
+    assert set(types) == {"head", *ON_GCP}
+    for name in ON_GCP:
+        assert_it_has_what_training_asks_for(name, types[name]["resources"])
+        device = find_slice(name).device
+        if isinstance(device, Tpu):
+            assert types[name]["node_config"]["acceleratorType"] == device.accelerator_type
+
+
+def test_node_groups_of_kubernetes_have_what_training_asks_for(kubernetes: dict[str, Any], kubernetes_types: dict[str, Any]) -> None:
+    assert set(kubernetes_types) == {"headgroup", *ON_KUBERNETES}
+    groups = {group["groupName"].replace("-", "_"): group for group in kubernetes["spec"]["workerGroupSpecs"]}
+    for name in ON_KUBERNETES:
+        assert_it_has_what_training_asks_for(name, kubernetes_types[name]["resources"])
+        device = find_slice(name).device
+        if isinstance(device, Tpu):
+            selector = groups[name]["template"]["spec"]["nodeSelector"]
+            assert selector["cloud.google.com/gke-tpu-topology"] == device.topology
+            assert groups[name].get("numOfHosts", 1) == device.hosts == kubernetes_types[name]["max_workers"]
+
+
+def test_accelerators_start_from_zero(launcher: dict[str, Any], kubernetes: dict[str, Any]) -> None:
+    for name in ON_GCP:
+        assert launcher["available_node_types"][name]["min_workers"] == 0
+    assert kubernetes["spec"]["enableInTreeAutoscaling"]
+    for group in kubernetes["spec"]["workerGroupSpecs"]:
+        assert group["replicas"] == group["minReplicas"] == 0 < group["maxReplicas"]
+
+
+def test_every_node_installs_the_locks_that_its_workers_need(launcher: dict[str, Any], kubernetes: dict[str, Any]) -> None:
+    types = launcher["available_node_types"]
+    for name in ON_GCP:
+        device = find_slice(name).device
+        wanted = {
+            environment("train/jax", device).lock,
+            environment("serve/vllm-tpu" if isinstance(device, Tpu) else "train/torch", device).lock,
+        }
+        installed = re.findall(r"=([a-z-]+)", " ".join(types[name]["worker_setup_commands"]).split("install-node.sh")[1])
+        assert {f"{lock}.txt" for lock in installed} == wanted
+    images = {
+        group["groupName"]: group["template"]["spec"]["containers"][0]["image"].partition(":")[2]
+        for group in kubernetes["spec"]["workerGroupSpecs"]
+    }
+    for name in ON_KUBERNETES:
+        device = find_slice(name).device
+        kind = "train/jax" if isinstance(device, Tpu) else "train/torch"
+        assert f"{images[name.replace('_', '-')]}.txt" == environment(kind, device).lock
+
+
+def test_every_node_runs_one_python_minor_version_and_one_ray(checkout: Path, launcher: dict[str, Any], kubernetes: dict[str, Any]) -> None:
+    """The launcher's nodes have one script that installs, with one version in it; Kubernetes' have one base image, with the same."""
+    script = (checkout / "requirements" / "install-node.sh").read_text()
+    assert re.findall(r"^python=(\S+)$", script, re.MULTILINE) == ["3.12"]
+    commands = [
+        launcher["setup_commands"],
+        *(entry.get("worker_setup_commands", []) for entry in launcher["available_node_types"].values()),
+    ]
+    assert sum("install-node.sh" in command for part in commands for command in part) == 1 + len(ON_GCP)
+    assert not [command for part in commands for command in part if "uv venv" in command or "pip install" in command]
+    base = re.findall(
+        r"^FROM rayproject/ray:(\S+?)-py(\d)(\d+)-cpu$", (checkout / "conf" / "cluster" / "Dockerfile").read_text(), re.MULTILINE
+    )
+    ray = re.findall(r"^ray==(\S+) ", (checkout / "requirements" / "head.txt").read_text(), re.MULTILINE)
+    assert base == [(ray[0], "3", "12")]
+    assert kubernetes["spec"]["rayVersion"] == ray[0]
+    assert {image for image, _ in every_image(kubernetes)} == {"crossmesh"}
+    locks = set(re.findall(r"--python-version (3\.\d+) -o requirements/(?:head|\$\$kind)\.txt", (checkout / "Makefile").read_text()))
+    assert locks == {"3.12"}
+
+
+def every_image(kubernetes: dict[str, Any]) -> list[tuple[str, str]]:
+    groups = [kubernetes["spec"]["headGroupSpec"], *kubernetes["spec"]["workerGroupSpecs"]]
+    parted = [container["image"].partition(":") for group in groups for container in group["template"]["spec"]["containers"]]
+    return [(name, tag) for name, _, tag in parted]
+
+
+def test_every_image_is_one_that_the_dockerfile_can_make(checkout: Path, kubernetes: dict[str, Any]) -> None:
+    assert all((checkout / "requirements" / f"{tag}.txt").is_file() for _, tag in every_image(kubernetes))
+
+
+def test_every_connection_needs_the_token_and_the_dashboard_stays_on_the_head(launcher: dict[str, Any], kubernetes: dict[str, Any]) -> None:
+    for command in ("head_start_ray_commands", "worker_start_ray_commands"):
+        assert "RAY_AUTH_MODE=token" in launcher[command][-1]
+    assert "--dashboard-host=127.0.0.1" in launcher["head_start_ray_commands"][-1]
+    assert launcher["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
+    assert launcher["provider"]["use_internal_ips"]
+    head = kubernetes["spec"]["headGroupSpec"]
+    assert (head["serviceType"], head["rayStartParams"]["dashboard-host"], "enableIngress" in head) == ("ClusterIP", "127.0.0.1", False)
+    environments = [kubernetes["spec"]["autoscalerOptions"]["env"]]
+    environments += [group["template"]["spec"]["containers"][0]["env"] for group in (head, *kubernetes["spec"]["workerGroupSpecs"])]
+    for variables in environments:
+        named = {variable["name"]: variable for variable in variables}
+        assert named["RAY_AUTH_MODE"]["value"] == "token"
+        assert "secretKeyRef" in named["RAY_AUTH_TOKEN"]["valueFrom"]  # Never the token itself.
+        assert set(named) <= {variable.name for variable in VARIABLES}
+
+
+def test_interpreters_that_the_head_names_are_those_that_nodes_install(launcher: dict[str, Any]) -> None:
+    named = dict(re.findall(r"(CROSSMESH_PYTHON_\w+)=\$HOME/crossmesh-([a-z-]+)/bin/python", launcher["head_start_ray_commands"][-1]))
+    assert set(named) <= {variable.name for variable in VARIABLES}
+    for name in ON_GCP:
+        device = find_slice(name).device
+        kinds = set(re.findall(r"([a-z-]+)=", " ".join(launcher["available_node_types"][name]["worker_setup_commands"])))
+        assert named["CROSSMESH_PYTHON_TRAIN_JAX"] in kinds
+        if isinstance(device, Tpu):
+            assert named["CROSSMESH_PYTHON_SERVE_VLLM_TPU"] in kinds
+
+
+def test_the_install_script_is_bash(checkout: Path) -> None:
+    assert subprocess.run(["bash", "-n", str(checkout / "requirements" / "install-node.sh")], check=False).returncode == 0
+
+
+def test_the_folder_of_cluster_files_is_no_config_group(checkout: Path) -> None:
+    assert "cluster" not in known_keys(JobKeys, checkout / "conf")
+    assert "checkpoint" in known_keys(JobKeys, checkout / "conf")
+    assert not list((checkout / "conf" / "cluster").glob("*.yaml"))  # Which Hydra would list.

@@ -129,7 +129,7 @@ def compose_spec(conf: Path, *overrides: str) -> ExperimentSpec:
 
 def known_keys(keys: type[Any], conf: Path) -> tuple[str, ...]:
     """Every dotted key that an override may name, and every config group."""
-    groups = [folder.name for folder in sorted(conf.iterdir()) if folder.is_dir() and folder.name != "job"]
+    groups = [folder.name for folder in sorted(conf.iterdir()) if folder.name != "job" and any(folder.glob("*.yaml"))]
     return tuple(dict.fromkeys([*_dotted(_schema(ExperimentSpec)), *_dotted(_schema(keys)), *groups]))
 
 

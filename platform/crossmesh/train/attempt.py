@@ -64,7 +64,7 @@ def run_attempt(assignment: Assignment, on_event: OnEvent) -> Attempt:
     )
     on_event(StageEvent(f"starting Ray Train ({spec.backend_name}, {spec.hardware.name}, {_count(workers.num_workers)})"))
     # In a process that ends with it: Ray Train's controller is its child and ends then too, whatever happened.
-    task = ray.remote(fit).options(**task_options(worker, device), max_calls=1).remote(assignment)
+    task = ray.remote(max_calls=1)(fit).options(**task_options(worker, device)).remote(assignment)
     listener = _Listener(assignment, on_event)
     try:
         while not ray.wait([task], timeout=_POLL_S)[0]:

@@ -1,0 +1,203 @@
+"""A Ray cluster of several emulated nodes on this machine: a head, TPU hosts and GPU nodes as the catalogue describes them.
+
+Nodes carry the resources, labels and variables that Ray finds on real ones; computing is on CPU devices (`CROSSMESH_EMULATE`). The cluster
+has its own folder, ports and token, listens on the loopback only, and takes every process of it along when it ends. It lives in a process
+of its own, because Ray reads how it authenticates once, when it is imported; drivers are started with `EmulatedCluster.variables`.
+"""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crossmesh.cluster import end_processes
+from crossmesh.hardware.catalogue import find_slice
+from crossmesh.hardware.devices import Gpu, Tpu
+
+_STORE_BYTES = 100 << 20
+_PLATFORM = Path(__file__).resolve().parents[2] / "platform"
+
+
+@dataclass(frozen=True)
+class EmulatedNode:
+    """Arguments of one node: what `ray start` finds on a real one."""
+
+    resources: Mapping[str, float]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    num_gpus: int = 0
+    num_cpus: int = 2
+
+
+def tpu_nodes(hardware: str, slice_name: str, *, named: bool = True) -> list[EmulatedNode]:
+    """The hosts of one slice of the catalogue. Not `named`: hosts that do not know the name of their slice, on which no run can start."""
+    device = find_slice(hardware).device
+    assert isinstance(device, Tpu)
+    nodes = []
+    for worker in range(device.hosts):
+        resources: dict[str, float] = {"TPU": device.chips_per_host, device.node_resource: 1, slice_name: 1}
+        if worker == 0:
+            resources[device.head_resource] = 1
+        labels = {
+            "ray.io/accelerator-type": device.accelerator,
+            "ray.io/tpu-slice-name": slice_name,
+            "ray.io/tpu-worker-id": str(worker),
+            "ray.io/tpu-topology": device.topology,
+            "ray.io/tpu-pod-type": device.accelerator_type,
+        }
+        variables = {"TPU_WORKER_ID": str(worker), "TPU_ACCELERATOR_TYPE": device.accelerator_type, "TPU_TOPOLOGY": device.topology}
+        nodes.append(EmulatedNode(resources, labels, {**variables, "TPU_NAME": slice_name} if named else variables))
+    return nodes
+
+
+def gpu_node(hardware: str) -> EmulatedNode:
+    """One node with the GPUs of the catalogue's entry."""
+    device = find_slice(hardware).device
+    assert isinstance(device, Gpu)
+    labels = {"ray.io/accelerator-type": device.accelerator_type}
+    return EmulatedNode({device.node_resource: 1}, labels, num_gpus=device.count)
+
+
+@dataclass
+class EmulatedCluster:
+    """A running cluster."""
+
+    address: str
+    folder: Path
+    variables: Mapping[str, str]
+    """What a driver of this cluster needs in its environment."""
+    dashboard: str
+    """Address of the dashboard, http://...; empty without one."""
+    _process: "subprocess.Popen[str]"
+
+    def add(self, node: EmulatedNode) -> int:
+        """Start a node, wait until the cluster knows it, and return the pid of its raylet."""
+        return int(_ask(self._process, asdict(node))["raylet"])
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment for a driver."""
+        return {**{name: value for name, value in os.environ.items() if not name.startswith("RAY_")}, **self.variables}
+
+
+def kill_node(raylet: int) -> None:
+    """End a node as a power cut would: SIGKILL to its raylet, its agents and its workers at once."""
+    for pid in [raylet, *_descendants(raylet)]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@contextmanager
+def emulated_cluster(*nodes: EmulatedNode, head_cpus: int = 2, dashboard: bool = False) -> Iterator[EmulatedCluster]:
+    """Start a head and `nodes`; end them, and everything that ran on them, with the block."""
+    folder = Path(tempfile.mkdtemp(prefix="cm-e-", dir="/tmp"))
+    (folder / "tmp").mkdir()
+    token = folder / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32), encoding="ascii")
+    variables = {
+        "PYTHONPATH": str(_PLATFORM),
+        "RAY_TMPDIR": str(folder),
+        "TMPDIR": str(folder / "tmp"),
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_enable_metrics_collection": "0",
+        "CROSSMESH_EMULATE": "1",
+    }
+    environment = {**{name: value for name, value in os.environ.items() if not name.startswith("RAY_")}, **variables}
+    command = [sys.executable, __file__]
+    with (folder / "cluster.log").open("w") as log:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+    try:
+        port = _free_port() if dashboard else 0
+        address = _ask(process, {"head_cpus": head_cpus, "dashboard": port})["address"]
+        where = f"http://127.0.0.1:{port}" if dashboard else ""
+        made = EmulatedCluster(address, folder, {**variables, "RAY_ADDRESS": address}, where, process)
+        for node in nodes:
+            made.add(node)
+        yield made
+    finally:
+        process.kill()
+        process.wait()
+        end_processes(folder, grace_s=0.0, ask_s=5.0)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _ask(process: "subprocess.Popen[str]", request: Mapping[str, Any]) -> dict[str, Any]:
+    """Send one request to the process of the cluster and return its answer."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(request) + "\n")
+    process.stdin.flush()
+    for line in process.stdout:
+        if line.startswith("{"):
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+    raise RuntimeError("the emulated cluster did not start; its log is cluster.log in its folder")
+
+
+def _serve() -> None:
+    """The process of a cluster: starts the head, then a node for each line that comes in."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(shutdown_at_exit=False)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "head_cpus" in request:
+            node = cluster.add_node(
+                num_cpus=request["head_cpus"],
+                gcs_server_port=_free_port(),
+                include_dashboard=bool(request["dashboard"]),
+                dashboard_host="127.0.0.1",
+                dashboard_port=request["dashboard"] or None,
+                object_store_memory=_STORE_BYTES,
+                node_ip_address="127.0.0.1",
+            )
+        else:
+            node = cluster.add_node(
+                num_cpus=request["num_cpus"],
+                num_gpus=request["num_gpus"],
+                resources=request["resources"],
+                labels=request["labels"],
+                env_vars=request["variables"],
+                object_store_memory=_STORE_BYTES,
+                node_ip_address="127.0.0.1",
+            )
+        sys.stdout.write(json.dumps({"address": cluster.address, "raylet": node.all_processes["raylet"][0].process.pid}) + "\n")
+        sys.stdout.flush()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _descendants(pid: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    found, waiting = [], [pid]
+    while waiting:
+        waiting += (new := children.get(waiting.pop(), []))
+        found += new
+    return found
+
+
+if __name__ == "__main__":
+    _serve()
