@@ -63,26 +63,39 @@ def read_json(path: Path) -> Any:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `path` that becomes `path` when the block ends without an error.
-
-    Every file in it is fsynced first. When another process has made `path` meanwhile, theirs stays and ours is dropped.
-    """
+    """Yield a temporary folder beside `path` that becomes `path` (see `publish_folder`) when the block ends without an error."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     temporary.mkdir()
     try:
         yield temporary
-        for file in temporary.rglob("*"):
-            if file.is_file():
-                with file.open("rb") as stream:
-                    os.fsync(stream.fileno())
-        try:
-            temporary.rename(path)
-        except OSError:
-            if not path.is_dir():
-                raise
+        publish_folder(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def publish_folder(temporary: Path, path: Path) -> None:
+    """Rename `temporary`, a folder beside `path`, to `path`, so that `path` is there whole or not at all, also after a crash.
+
+    Every file in it is fsynced first. When another process has made `path` meanwhile, theirs stays and ours is dropped.
+    """
+    for entry in (temporary, *temporary.rglob("*")):
+        _fsync(entry)
+    try:
+        temporary.rename(path)
+    except OSError:
+        if not path.is_dir():
+            raise
+        shutil.rmtree(temporary)
+    _fsync(path.parent)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

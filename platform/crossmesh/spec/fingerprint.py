@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from crossmesh.files import canonical_json, digest_text
-from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.experiment import ExperimentSpec, LoraSpec
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class ScienceFacts:
     template_digest: str
     data_digest: str
     modules: tuple[str, ...]
-    """Concrete Hugging Face names of the modules that carry LoRA."""
+    """Concrete Hugging Face names of the modules that carry LoRA; none where all weights are trained."""
     step_rows: tuple[tuple[str, ...], ...]
     """Row ids of every optimizer step, in order."""
 
@@ -48,21 +48,33 @@ def science_record(spec: ExperimentSpec, facts: ScienceFacts) -> Record:
                 "digest": facts.data_digest,
                 "order_seed": spec.data.seed,
                 "max_length": spec.data.max_length,
-                "packing": "none",
+                "packing": _packing_science(spec),
                 "loss_scope": "assistant",
             },
-            "lora": {
-                "modules": sorted(facts.modules),
-                "rank": spec.lora.rank,
-                "alpha": spec.lora.alpha,
-                "dropout": spec.lora.dropout,
-                "seed": spec.lora.seed,
-            },
+            "trained": "full" if spec.lora.full else "lora",
+            "lora": {} if spec.lora.full else _lora_science(spec.lora, facts.modules),
             "optimizer": {"name": "adamw", "schedule": "warmup_cosine", **optim},
-            "precision": {"compute": spec.model.dtype, "lora": "float32", "optimizer": "float32", "loss": "float32"},
+            "precision": {
+                "compute": spec.model.dtype,
+                "base": spec.model.quantization if spec.model.quantization != "none" else spec.model.dtype,
+                "trained": "float32",
+                "optimizer": "float32",
+                "loss": "float32",
+            },
             "steps": [list(rows) for rows in facts.step_rows],
         }
     )
+
+
+def _packing_science(spec: ExperimentSpec) -> Any:
+    """What packing changes in what is learnt: nothing, unless the sequences decide which rows a step has."""
+    if spec.packing.mode != "stream":
+        return "none"
+    return {"mode": "stream", "length": spec.sequence_length, "window": spec.packing.window}
+
+
+def _lora_science(lora: LoraSpec, modules: tuple[str, ...]) -> dict[str, Any]:
+    return {"modules": sorted(modules), "rank": lora.rank, "alpha": lora.alpha, "dropout": lora.dropout, "seed": lora.seed}
 
 
 def system_record(spec: ExperimentSpec) -> Record:
@@ -73,6 +85,9 @@ def system_record(spec: ExperimentSpec) -> Record:
             "hardware": spec.hardware.name,
             "mesh": asdict(spec.mesh_shape),
             "batch_micro": spec.micro_batch,
+            "packing": {"mode": spec.packing.mode, "length": spec.sequence_length},
+            "remat": spec.backend.remat,
+            "attention": spec.attention,
         }
     )
 

@@ -24,6 +24,8 @@ from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.fingerprint import Record, ScienceFacts, science_record, system_record, trial_identity
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.tracker import Tracker
+from crossmesh.train.assignment import Assignment
+from crossmesh.train.checkpoint import CheckpointStore
 from crossmesh.train.events import Event, OnEvent, StageEvent, StepEvent
 from crossmesh.train.launch import TrainResult, train
 
@@ -90,7 +92,7 @@ def prepare(spec: ExperimentSpec, model: ModelFolder) -> Prepared:
         tokenizer_digest=model.tokenizer_digest,
         template_digest=model.template_digest,
         data_digest=data.digest,
-        modules=hf_module_names(expand_targets(read_architecture(model.path), spec.lora.targets)),
+        modules=() if spec.lora.full else hf_module_names(expand_targets(read_architecture(model.path), spec.lora.targets)),
         step_rows=tuple(tuple(data.rows[index].id for index in plan.rows) for plan in plans),
     )
     return Prepared(model, science_record(spec, facts), system_record(spec), data.lengths, data.dropped_long, data.dropped_empty)
@@ -114,13 +116,20 @@ def run_trial(
     folder = spec.storage.path / "trials" / prepared.identity[:16]
     waiting = StageEvent("another job has this trial: waiting for it (Ctrl-C stops waiting)")
     with locked(folder.with_name(f"{folder.name}.lock"), lambda: on_event(waiting)):
-        if force and folder.exists():
-            shutil.rmtree(folder)
+        if force:
+            _forget(spec, prepared, folder)
         finished = tracker.find(prepared.identity)
         if finished and (folder / _RUN_FILE).is_file():
             # With its result on disk `train` returns at once.
             return _trial(prepared, folder, tracker, finished.run_id, train(spec, prepared.model, folder, on_event), skipped=True)
         return _run(spec, prepared, tracker, folder, on_event, parent)
+
+
+def _forget(spec: ExperimentSpec, prepared: Prepared, folder: Path) -> None:
+    """Remove what was trained, checkpoints elsewhere included."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if target := Assignment(spec, prepared.model, folder, folder).checkpoint_target:
+        CheckpointStore(folder, prepared.identity, spec.checkpoint.keep, target=target).clear()
 
 
 def _run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder: Path, on_event: OnEvent, parent: str | None) -> Trial:
@@ -137,7 +146,7 @@ def _run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder: Pat
             )
         for event in result.history:  # What the run has already is not logged again; one whose run was lost has nothing.
             _log(tracker, run_id, event)
-        tracker.artifact_folder(run_id, result.adapter_folder, "adapter")
+        tracker.artifact_folder(run_id, result.adapter_folder, result.adapter_folder.name)
         tracker.metrics(run_id, {"train/final_loss": result.final_loss, "train/tokens_per_s_steady": result.tokens_per_s}, spec.optim.steps)
         status = "FINISHED"
     except KeyboardInterrupt:
@@ -188,6 +197,8 @@ def _log(tracker: Tracker, run_id: str, event: StepEvent) -> None:
         "train/grad_norm": event.grad_norm,
         "train/learning_rate": event.learning_rate,
         "train/tokens_per_s": event.tokens_per_s,
+        "train/padded_tokens_per_s": event.padded_tokens_per_s,
+        "train/packing_efficiency": event.packing_efficiency,
     }
     tracker.metrics(run_id, values, event.step)
 

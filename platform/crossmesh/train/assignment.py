@@ -1,7 +1,7 @@
 """What the driver hands to the training worker, and the files of a run folder through which the two speak.
 
-A run folder holds `checkpoints/`, `adapter/`, `result.json` and one folder for each attempt with its events, its errors and the driver's
-request to stop. All of it lies under `storage.root`, which driver and workers share, so it also survives both.
+A run folder holds `checkpoints/`, `adapter/` or `model/`, `result.json` and one folder for each attempt with its events, its errors and
+the driver's request to stop. All of it lies under `storage.root`, which driver and workers share, so it also survives both.
 """
 
 from dataclasses import asdict, dataclass
@@ -58,9 +58,15 @@ class Assignment:
         return self.attempt / "ranks"
 
     @property
-    def adapter(self) -> Path:
-        """The trained adapter."""
-        return self.run_folder / "adapter"
+    def trained(self) -> Path:
+        """What was trained: a PEFT adapter, or with `lora.rank=0` a whole model."""
+        return self.run_folder / ("model" if self.spec.lora.full else "adapter")
+
+    @property
+    def checkpoint_target(self) -> str:
+        """URL of the run's checkpoints; empty: they stay in the run folder."""
+        target = self.spec.checkpoint.target
+        return f"{target.rstrip('/')}/{self.run_folder.name}" if target else ""
 
     @property
     def result(self) -> Path:

@@ -1,26 +1,22 @@
 """Checkpoints that prove themselves: one folder a step, a digest of every file, the newest sound one found without anybody's index.
 
 A checkpoint appears whole or not at all, and one that is damaged later is recognised, reported, set aside and passed over. What the
-state files hold is the backend's; Ray Train's own checkpoint bookkeeping is not used, because it loses or loops on damaged ones.
+state files hold is the backend's; where checkpoints lie is `checkpoint_places.py`'s; when one is written is `saver.py`'s. Ray Train's own
+checkpoint bookkeeping is not used, because it loses or loops on damaged ones.
 """
 
-import re
 import shutil
-import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from crossmesh.errors import InputError
-from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, read_json, write_json
-from crossmesh.train.backend import Saving
+from crossmesh.files import canonical_json, digest_file, digest_text, read_json, write_json, write_text
+from crossmesh.train.checkpoint_places import MANIFEST, LocalPlace, Place, RemotePlace
 from crossmesh.train.events import StepEvent
 
-_MANIFEST = "manifest.json"
 _STATE = "state"
-_NAME = re.compile(r"step-(\d{8})")
 
 
 @dataclass(frozen=True)
@@ -40,60 +36,115 @@ class _DamagedError(Exception):
 
 
 class CheckpointStore:
-    """The checkpoints of one run, in one folder."""
+    """The checkpoints of one run.
 
-    def __init__(self, folder: Path, identity: str, keep: int) -> None:
-        """`identity` says which run the state belongs to; `keep` is how many checkpoints stay."""
+    Every process of a run has one; all of them use `staging` and `announced`, and the leading one alone the rest.
+    """
+
+    def __init__(self, folder: Path, identity: str, keep: int, *, attempt: str = "attempt", target: str = "") -> None:
+        """Open the checkpoints of a run; nothing is written.
+
+        Args:
+            folder: local, shared by all processes; states are collected here, and kept here when there is no `target`.
+            identity: says which run the state belongs to.
+            keep: how many checkpoints stay.
+            attempt: a name that the processes of one start have in common and no other start has.
+            target: fsspec URL of the run's own folder.
+        """
         self._folder = folder
         self._identity = identity
         self._keep = keep
+        self._attempt = attempt
+        self._place: Place = RemotePlace(target) if target else LocalPlace(folder)
 
-    def save(self, history: tuple[StepEvent, ...], write_state: Callable[[Path], Saving]) -> Path:
-        """Store the state after the last step of `history`, then drop what is older than the newest `keep`. Returns the folder."""
+    def staging(self, step: int) -> Path:
+        """The folder, made by whoever comes first, in which all processes leave their files of the state after `step`."""
+        state = self._staged(step) / _STATE
+        state.mkdir(parents=True, exist_ok=True)
+        return state
+
+    def commit(self, history: tuple[StepEvent, ...]) -> str:
+        """Make a checkpoint of what was staged after the last step of `history`, drop what is older than the newest `keep`.
+
+        Returns its address. What was staged is gone afterwards, also when this fails.
+        """
         step = history[-1].step
-        path = self._folder / f"step-{step:08d}"
-        with new_folder(path) as temporary:
-            state = temporary / _STATE
-            state.mkdir()
-            write_state(state)()
+        staged = self._staged(step)
+        try:
             contents = {
                 "step": step,
                 "identity": self._identity,
                 "history": [asdict(event) for event in history],
-                "sha256": {str(file.relative_to(temporary)): digest_file(file) for file in sorted(state.rglob("*")) if file.is_file()},
+                "sha256": {
+                    str(file.relative_to(staged)): digest_file(file) for file in sorted((staged / _STATE).rglob("*")) if file.is_file()
+                },
             }
-            write_json(temporary / _MANIFEST, {"contents": contents, "sha256": digest_text(canonical_json(contents))})
-        for _, old in self._found()[: -self._keep]:
-            _discard(old)
-        return path
+            write_json(staged / MANIFEST, {"contents": contents, "sha256": digest_text(canonical_json(contents))})
+            address = self._place.put(staged, step)
+        finally:
+            self.unstage(step)
+        for old in self._place.steps()[: -self._keep]:
+            self._place.discard(old)
+        return address
+
+    def unstage(self, step: int) -> None:
+        """Remove what was staged after `step`."""
+        shutil.rmtree(self._staged(step), ignore_errors=True)
 
     def newest(self, on_damage: Callable[[str], None]) -> Checkpoint | None:
-        """Return the newest sound checkpoint; each damaged one is reported and set aside, so that its step can be stored again.
+        """Return the newest sound checkpoint and announce it to the other processes.
 
-        Raises `InputError` when a checkpoint is of another run.
+        Each damaged one is reported and set aside, so that its step can be stored again. Raises `InputError` when a checkpoint is of
+        another run.
         """
-        for step, folder in reversed(self._found()):
+        self.tidy()
+        found = self._newest(on_damage)
+        write_text(self._announcement, str(found.state.parent) if found else "")
+        return found
+
+    def announced(self) -> Checkpoint | None:
+        """What `newest` found in the leading process."""
+        folder = self._announcement.read_text(encoding="utf-8")
+        return self._read(Path(folder), check=False) if folder else None
+
+    def tidy(self) -> None:
+        """Remove what earlier attempts left half done, and what `newest` has downloaded."""
+        if self._folder.is_dir():
+            for entry in self._folder.iterdir():
+                if entry.is_dir() and entry.name.startswith("."):
+                    shutil.rmtree(entry, ignore_errors=True)
+                elif entry.name.startswith("."):
+                    entry.unlink()
+
+    def clear(self) -> None:
+        """Remove all checkpoints."""
+        for step in self._place.steps():
+            self._place.discard(step)
+
+    def _staged(self, step: int) -> Path:
+        return self._folder / f".saving-{step:08d}-{self._attempt}"
+
+    @property
+    def _announcement(self) -> Path:
+        return self._folder / f".found-{self._attempt}"
+
+    def _newest(self, on_damage: Callable[[str], None]) -> Checkpoint | None:
+        for step in reversed(self._place.steps()):
+            folder = self._place.get(step, self._folder / f".fetched-{step:08d}-{self._attempt}")
             try:
                 return self._read(folder)
             except _DamagedError as error:
-                aside = folder.with_name(f"damaged-{step:08d}-{uuid.uuid4().hex[:8]}")
-                folder.rename(aside)
+                aside = self._place.set_aside(step)
                 on_damage(f"The checkpoint after step {step} is damaged ({error}); the one before it is used. It is kept as {aside}.")
         return None
 
-    def _found(self) -> list[tuple[int, Path]]:
-        """Steps and folders, oldest first."""
-        if not self._folder.is_dir():
-            return []
-        return sorted((int(match[1]), entry) for entry in self._folder.iterdir() if (match := _NAME.fullmatch(entry.name)))
-
-    def _read(self, folder: Path) -> Checkpoint:
+    def _read(self, folder: Path, *, check: bool = True) -> Checkpoint:
         try:
-            manifest: dict[str, Any] = read_json(folder / _MANIFEST)
+            manifest: dict[str, Any] = read_json(folder / MANIFEST)
             contents = manifest["contents"]
             if digest_text(canonical_json(contents)) != manifest["sha256"]:
-                raise _DamagedError(f"{_MANIFEST} has changed")
-            for name, digest in contents["sha256"].items():
+                raise _DamagedError(f"{MANIFEST} has changed")
+            for name, digest in contents["sha256"].items() if check else ():
                 if digest_file(folder / name) != digest:
                     raise _DamagedError(f"{name} has changed")
             history = tuple(StepEvent(**event) for event in contents["history"])
@@ -105,11 +156,3 @@ class CheckpointStore:
                 "Train in another folder, or run the job with force=true to start anew."
             )
         return Checkpoint(contents["step"], folder / _STATE, history)
-
-
-def _discard(folder: Path) -> None:
-    """Take `folder` away: out of sight at once, then file by file."""
-    aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
-    with suppress(FileNotFoundError):
-        folder.rename(aside)
-    shutil.rmtree(aside, ignore_errors=True)

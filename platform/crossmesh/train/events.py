@@ -34,6 +34,8 @@ class StepEvent:
     loss_tokens: int
     real_tokens: int
     """Tokens that are not padding."""
+    padded_tokens: int
+    """Tokens that were computed: real ones and padding."""
     seconds: float
     """Wall clock of the step, batch building included, checkpoints not."""
     first: bool
@@ -43,6 +45,16 @@ class StepEvent:
     def tokens_per_s(self) -> float:
         """Real tokens per second."""
         return self.real_tokens / self.seconds
+
+    @property
+    def padded_tokens_per_s(self) -> float:
+        """Computed tokens per second."""
+        return self.padded_tokens / self.seconds
+
+    @property
+    def packing_efficiency(self) -> float:
+        """Share of the computed tokens that is not padding."""
+        return self.real_tokens / self.padded_tokens
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossmesh.adapters.peft_format import adapter_digest
 from crossmesh.cluster import ray_session, require_chips
 from crossmesh.environments import environment
 from crossmesh.errors import CrossmeshError, InputError
@@ -21,6 +20,7 @@ from crossmesh.train.attempt import run_attempt
 from crossmesh.train.events import OnEvent, StepEvent, WarningEvent
 from crossmesh.train.loop import steady_tokens_per_s
 from crossmesh.train.retry import retries_left, retry_text
+from crossmesh.train.trained import trained_digest
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class TrainResult:
     """A finished training run."""
 
     adapter_folder: Path
-    """PEFT adapter."""
+    """PEFT adapter; with `lora.rank=0` the whole model."""
     adapter_digest: str
     data_digest: str
     history: tuple[StepEvent, ...]
@@ -135,11 +135,11 @@ def _finished(assignment: Assignment, on_event: OnEvent) -> TrainResult | None:
             "Give another run folder, or run the job with force=true to train it anew."
         )
     try:
-        found = adapter_digest(assignment.adapter)
-    except InputError:
+        found = trained_digest(assignment)
+    except (InputError, OSError):
         found = ""
     if found != wanted:
-        on_event(WarningEvent(f"The adapter in {assignment.adapter} is damaged; it is exported again from the last checkpoint."))
+        on_event(WarningEvent(f"{assignment.trained} is damaged; it is exported again from the last checkpoint."))
         assignment.result.unlink()
         return None
-    return TrainResult(assignment.adapter, found, data_digest, history)
+    return TrainResult(assignment.trained, found, data_digest, history)

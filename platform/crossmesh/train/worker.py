@@ -1,54 +1,64 @@
-"""The training worker: what Ray Train runs in the worker environment, from the rows to the exported adapter.
+"""The training worker: what Ray Train runs in the worker environment, from the rows to what is exported.
 
 It joins data, backend and loop; framework modules are imported here only when the backend that needs them is chosen.
 """
 
 import json
-import shutil
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TextIO
 
-from crossmesh.adapters.peft_format import write_adapter
 from crossmesh.data.batches import PackedBatch
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.packing import build_batch, plan_steps
 from crossmesh.data.sources import load_rows
 from crossmesh.errors import CrossmeshError
 from crossmesh.files import canonical_json, digest_text, write_json, write_text
-from crossmesh.models.families import read_architecture
-from crossmesh.models.targets import expand_targets, hf_module_names
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.train.assignment import Assignment
-from crossmesh.train.backend import Backend, TrainingSetup
+from crossmesh.train.backend import Backend, FloatArray, TrainingSetup
 from crossmesh.train.checkpoint import CheckpointStore
-from crossmesh.train.events import Event, StageEvent, to_json
-from crossmesh.train.loop import Plan, run
+from crossmesh.train.events import Event, StageEvent, StepEvent, to_json
+from crossmesh.train.interruptions import interruptions
+from crossmesh.train.loop import Interruption, Plan, run
+from crossmesh.train.trained import write_trained
 
 LOOP_KEY = "assignment"
 """Key of the `Assignment` in Ray Train's loop configuration."""
 
 
 def train_loop_per_worker(config: Mapping[str, Assignment]) -> None:
-    """Run one attempt. A `CrossmeshError` is written down for the driver; anything else is, and fails the Ray Train run as well."""
-    assignment = config[LOOP_KEY]
+    """Run one attempt; Ray Train calls this in every worker.
+
+    A `CrossmeshError` is written down for the driver, anything else as a traceback. With several workers both are raised as well, so that
+    Ray ends those that wait for this one.
+    """
+    from ray.train import get_context
+
+    assignment, context = config[LOOP_KEY], get_context()
+    leads, alone = context.get_world_rank() == 0, context.get_world_size() == 1
     try:
-        with assignment.events.open("a", encoding="utf-8") as stream:
-            _train(assignment, stream)
+        with interruptions(assignment.stop) as interruption, assignment.events.open("a", encoding="utf-8") as stream:
+            _train(assignment, stream if leads else None, interruption)
     except CrossmeshError as error:
         write_json(assignment.error, {"exit_code": error.exit_code, "message": str(error)})
+        if not alone:
+            raise
     except BaseException:
-        write_text(assignment.traceback, traceback.format_exc())
+        if not assignment.traceback.exists():  # The first to fail says why; the others fail in a collective after it.
+            write_text(assignment.traceback, traceback.format_exc())
         raise
 
 
-def _train(assignment: Assignment, stream: TextIO) -> None:
+def _train(assignment: Assignment, stream: TextIO | None, interruption: Callable[[], Interruption | None]) -> None:
+    """Train and export; events go to `stream`, that of the leading worker."""
     spec, model = assignment.spec, assignment.model
 
     def emit(event: Event) -> None:
-        stream.write(json.dumps(to_json(event)) + "\n")
-        stream.flush()
+        if stream is not None:
+            stream.write(json.dumps(to_json(event)) + "\n")
+            stream.flush()
 
     emit(StageEvent("reading the data"))
     tokenizer = ChatTokenizer(model.path)
@@ -61,38 +71,35 @@ def _train(assignment: Assignment, stream: TextIO) -> None:
 
     backend = make_backend(spec)
     setup = TrainingSetup.of(spec, model.path, assignment.cache / "compiled")
-    identity = digest_text(canonical_json([assignment.identity, data.digest]))
-    done = run(
-        backend,
-        setup,
-        batch_of,
-        Plan(spec.optim.steps, spec.checkpoint.every_steps),
-        CheckpointStore(assignment.run_folder / "checkpoints", identity, spec.checkpoint.keep),
-        emit,
-        assignment.stop.exists,
+    plan = Plan(spec.optim.steps, spec.checkpoint.every_steps, assignment.diverged, spec.checkpoint.every_minutes)
+    done = run(backend, setup, batch_of, plan, _checkpoints(assignment, data.digest), emit, interruption)
+    if done.ended == "finished":
+        emit(StageEvent("exporting what was trained"))
+        arrays = backend.export()
+        if stream is not None:
+            _write_result(assignment, arrays, data.digest, done.history)
+    elif done.ended == "preempted" and stream is not None:
+        assignment.preempted.touch()
+
+
+def _checkpoints(assignment: Assignment, data_digest: str) -> CheckpointStore:
+    return CheckpointStore(
+        assignment.run_folder / "checkpoints",
+        digest_text(canonical_json([assignment.identity, data_digest])),
+        assignment.spec.checkpoint.keep,
+        attempt=assignment.attempt.name,
+        target=assignment.checkpoint_target,
     )
-    if not done.finished:
-        return
-    emit(StageEvent("exporting the adapter"))
-    shutil.rmtree(assignment.adapter, ignore_errors=True)  # Without a result, what lies there is of an attempt that did not end.
-    digest = write_adapter(
-        assignment.adapter,
-        backend.export(),
-        rank=spec.lora.rank,
-        alpha=spec.lora.alpha,
-        dropout=spec.lora.dropout,
-        base_model=spec.model.weights,
-        modules=hf_module_names(expand_targets(read_architecture(model.path), spec.lora.targets)),
-    )
-    write_json(
-        assignment.result,
-        {
-            "identity": assignment.identity,
-            "data_digest": data.digest,
-            "adapter_digest": digest,
-            "history": [asdict(event) for event in done.history],
-        },
-    )
+
+
+def _write_result(assignment: Assignment, arrays: dict[str, FloatArray], data_digest: str, history: tuple[StepEvent, ...]) -> None:
+    result = {
+        "identity": assignment.identity,
+        "data_digest": data_digest,
+        "adapter_digest": write_trained(assignment, arrays),
+        "history": [asdict(event) for event in history],
+    }
+    write_json(assignment.result, result)
 
 
 def make_backend(spec: ExperimentSpec) -> Backend:

@@ -4,7 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from crossmesh.spec.experiment import BackendSpec, BatchSpec, ExperimentSpec, LoraSpec, ModelSpec, OptimSpec, ServeSpec, TrackingSpec
+from crossmesh.spec.experiment import (
+    BackendSpec,
+    BatchSpec,
+    CheckpointSpec,
+    ExperimentSpec,
+    HardwareSpec,
+    LoraSpec,
+    ModelSpec,
+    OptimSpec,
+    PackingSpec,
+    RetrySpec,
+    ServeSpec,
+    TrackingSpec,
+)
 from crossmesh.spec.fingerprint import Record, ScienceFacts, science_record, system_record, trial_identity
 
 FACTS = ScienceFacts("w", "t", "c", "d", ("model.layers.0.self_attn.q_proj",), (("a", "b"), ("c", "d")))
@@ -16,6 +29,10 @@ SPEC = ExperimentSpec()
     [
         replace(SPEC, backend=BackendSpec("jax")),
         replace(SPEC, batch=BatchSpec(micro=1)),
+        replace(SPEC, backend=BackendSpec(remat="layer", attention="plain")),
+        replace(SPEC, packing=PackingSpec("step", length=512)),
+        replace(SPEC, checkpoint=CheckpointSpec(every_steps=3, target="gs://bucket")),
+        replace(SPEC, retry=RetrySpec(failures=0)),
         replace(SPEC, serve=ServeSpec(port=1)),
         replace(SPEC, tracking=TrackingSpec(experiment="x")),
         replace(SPEC, name="other"),
@@ -31,7 +48,10 @@ def test_science_ignores_what_only_changes_speed(same):
         replace(SPEC, lora=LoraSpec(rank=8)),
         replace(SPEC, lora=LoraSpec(seed=1)),
         replace(SPEC, optim=OptimSpec(learning_rate=2e-3)),
+        replace(SPEC, lora=LoraSpec(rank=0)),
         replace(SPEC, model=ModelSpec(dtype="bfloat16")),
+        replace(SPEC, model=ModelSpec(quantization="nf4")),
+        replace(SPEC, packing=PackingSpec("stream")),
     ],
 )
 def test_science_changes_with_what_is_learnt(other):
@@ -49,13 +69,30 @@ def test_warmup_is_recorded_as_clamped():
     assert science_record(spec, FACTS).contents["optimizer"]["warmup_steps"] == 3
 
 
-def test_system_tells_backends_and_micro_batches_apart():
-    records = [
-        system_record(SPEC),
-        system_record(replace(SPEC, backend=BackendSpec("jax"))),
-        system_record(replace(SPEC, batch=BatchSpec(micro=1))),
+def test_a_stream_is_known_by_what_decides_its_rows():
+    streams = [PackingSpec("stream"), PackingSpec("stream", length=512), PackingSpec("stream", window=64)]
+    assert len({science_record(replace(SPEC, packing=packing), FACTS).digest for packing in streams}) == 3
+
+
+def test_what_an_adapter_has_does_not_count_where_all_weights_are_trained():
+    full = replace(SPEC, lora=LoraSpec(rank=0))
+    assert science_record(full, FACTS).contents["trained"] == "full"
+    other = replace(SPEC, lora=LoraSpec(rank=0, alpha=1.0, targets=("q",), seed=3))
+    assert science_record(other, FACTS).digest == science_record(full, FACTS).digest
+
+
+def test_system_tells_apart_what_changes_speed():
+    specs = [
+        SPEC,
+        replace(SPEC, backend=BackendSpec("jax")),
+        replace(SPEC, backend=BackendSpec(remat="layer")),
+        replace(SPEC, backend=BackendSpec(attention="plain")),
+        replace(SPEC, batch=BatchSpec(micro=1)),
+        replace(SPEC, packing=PackingSpec("step")),
+        replace(SPEC, packing=PackingSpec("step", length=512)),
+        replace(SPEC, hardware=HardwareSpec(cpu_devices=2)),
     ]
-    assert len({record.digest for record in records}) == 3
+    assert len({system_record(spec).digest for spec in specs}) == len(specs)
 
 
 def test_identity_needs_both():

@@ -6,14 +6,30 @@ from pathlib import Path
 import pytest
 
 from crossmesh.models.weights import ModelFolder
-from crossmesh.spec.experiment import BackendSpec, BatchSpec, DataSpec, ExperimentSpec, LoraSpec, OptimSpec, ServeSpec
+from crossmesh.spec.experiment import (
+    BackendSpec,
+    BatchSpec,
+    CheckpointSpec,
+    DataSpec,
+    ExperimentSpec,
+    HardwareSpec,
+    LoraSpec,
+    ModelSpec,
+    OptimSpec,
+    PackingSpec,
+    ServeSpec,
+)
 from crossmesh.train.assignment import Assignment
 
 SPEC = ExperimentSpec()
 
 
+def assigned(spec: ExperimentSpec) -> Assignment:
+    return Assignment(spec, ModelFolder(Path("/model"), "w", "t", "c"), Path("/runs/one"), Path("/runs/one/attempt"))
+
+
 def identity(spec: ExperimentSpec) -> str:
-    return Assignment(spec, ModelFolder(Path("/model"), "w", "t", "c"), Path("/run"), Path("/run/attempt")).identity
+    return assigned(spec).identity
 
 
 @pytest.mark.parametrize(
@@ -23,6 +39,7 @@ def identity(spec: ExperimentSpec) -> str:
         replace(SPEC, data=DataSpec(source="/elsewhere/rows.jsonl")),  # The same rows have the same digest wherever they lie.
         replace(SPEC, batch=BatchSpec(micro=8)),  # What 0 stands for.
         replace(SPEC, serve=ServeSpec(port=1)),
+        replace(SPEC, checkpoint=CheckpointSpec(every_steps=3, target="gs://bucket")),
     ],
 )
 def test_what_is_not_computed_does_not_count(same):
@@ -37,7 +54,25 @@ def test_what_is_not_computed_does_not_count(same):
         replace(SPEC, batch=BatchSpec(micro=4)),
         replace(SPEC, data=DataSpec(seed=1)),
         replace(SPEC, backend=BackendSpec("jax")),
+        replace(SPEC, backend=BackendSpec(remat="dots")),
+        replace(SPEC, backend=BackendSpec(attention="plain")),
+        replace(SPEC, packing=PackingSpec("step")),
+        replace(SPEC, packing=PackingSpec("stream", window=64)),
+        replace(SPEC, model=ModelSpec(quantization="nf4")),
+        replace(SPEC, lora=LoraSpec(rank=0)),
+        replace(SPEC, hardware=HardwareSpec(cpu_devices=2)),
     ],
 )
 def test_what_is_computed_counts(other):
     assert identity(other) != identity(SPEC)
+
+
+def test_each_trial_has_its_own_folder_in_the_checkpoint_target():
+    assert assigned(SPEC).checkpoint_target == ""
+    spec = replace(SPEC, checkpoint=CheckpointSpec(target="gs://bucket/runs/"))
+    assert assigned(spec).checkpoint_target == "gs://bucket/runs/one"
+
+
+def test_a_whole_model_does_not_lie_under_the_name_of_an_adapter():
+    assert assigned(SPEC).trained == Path("/runs/one/adapter")
+    assert assigned(replace(SPEC, lora=LoraSpec(rank=0))).trained == Path("/runs/one/model")

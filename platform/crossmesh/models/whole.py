@@ -1,0 +1,59 @@
+"""Write a model whose weights were all trained: a Hugging Face folder like its base, with other tensors in it."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from crossmesh.errors import CrossmeshError
+from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, read_json, write_json
+from crossmesh.models.weights import companion_files, tensor_files
+
+_WEIGHTS_FILE = "model.safetensors"
+_DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
+
+
+def write_model(folder: Path, arrays: Mapping[str, npt.NDArray[np.float32]], base: Path, dtype: str) -> str:
+    """Write a model folder, whole or not at all, and return its digest.
+
+    Args:
+        folder: does not exist.
+        arrays: every tensor of the base, by the name and in the shape that it has there.
+        base: the folder that training started from; its configuration, tokenizer and template are copied.
+        dtype: `float32`, or `bfloat16`, to which values are rounded.
+    """
+    shapes = _shapes(base)
+    for name in sorted(shapes.keys() | arrays.keys()):
+        found = arrays[name].shape if name in arrays else None
+        if found != shapes.get(name):
+            raise CrossmeshError(f"{name} has shape {found} in the trained model and {shapes.get(name)} in its base {base}.")
+        if not np.isfinite(arrays[name]).all():
+            raise CrossmeshError(f"{name} holds values that are not finite: the training diverged. Lower optim.learning_rate.")
+    with new_folder(folder) as temporary:
+        rounded = {name: np.ascontiguousarray(array.astype(_DTYPES[dtype])) for name, array in sorted(arrays.items())}
+        save_file(rounded, str(temporary / _WEIGHTS_FILE), metadata={"format": "pt"})
+        (temporary / _WEIGHTS_FILE).chmod(0o644)  # safetensors makes it private; servers may run as somebody else.
+        for name in companion_files(base):
+            shutil.copyfile(base / name, temporary / name)
+        config = {key: value for key, value in read_json(base / "config.json").items() if key != "torch_dtype"}
+        write_json(temporary / "config.json", {**config, "dtype": dtype})
+    return model_digest(folder)
+
+
+def model_digest(folder: Path) -> str:
+    """SHA-256 over the digests of all files of a model folder."""
+    return digest_text(canonical_json({file.name: digest_file(file) for file in folder.iterdir() if file.is_file()}))
+
+
+def _shapes(base: Path) -> dict[str, tuple[int, ...]]:
+    """Shape of every tensor by name; only headers are read."""
+    found: dict[str, tuple[int, ...]] = {}
+    for file in tensor_files(base):
+        with safe_open(str(file), framework="numpy") as stream:
+            found |= {name: tuple(stream.get_slice(name).get_shape()) for name in stream.keys()}  # noqa: SIM118 - it is no mapping
+    return found

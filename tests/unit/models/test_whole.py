@@ -1,0 +1,54 @@
+"""A fully trained model is its base with other tensors: complete, rounded once, refused when it is not the same set."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from crossmesh.errors import CrossmeshError
+from crossmesh.files import read_json
+from crossmesh.models.weights import fetch_model, folder_digests
+from crossmesh.models.whole import model_digest, write_model
+from crossmesh.spec.experiment import ModelSpec
+
+Arrays = dict[str, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fetch_model(ModelSpec(family="gemma4", weights="random://tiny_gemma4@0"), tmp_path_factory.mktemp("cache")).path
+
+
+@pytest.fixture
+def trained(base: Path) -> Arrays:
+    return {name: array * np.float32(1.001) for name, array in load_file(base / "model.safetensors").items()}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_trained_model_is_a_complete_folder(tmp_path: Path, base: Path, trained: Arrays, dtype: str) -> None:
+    digest = write_model(tmp_path / "model", trained, base, dtype)
+    assert digest == model_digest(tmp_path / "model")
+    written = load_file(tmp_path / "model" / "model.safetensors")
+    assert written.keys() == trained.keys()
+    bound = 0 if dtype == "float32" else 2**-8
+    for name, array in trained.items():
+        assert written[name].dtype.name == dtype
+        assert np.abs(written[name].astype(np.float32) - array).max() <= bound * np.abs(array).max()
+    before, after = folder_digests(base), folder_digests(tmp_path / "model")
+    assert (after.tokenizer_digest, after.template_digest) == (before.tokenizer_digest, before.template_digest)
+    assert after.weights_digest != before.weights_digest
+    assert read_json(tmp_path / "model" / "config.json")["dtype"] == dtype
+
+
+def test_another_set_of_tensors_is_refused(tmp_path: Path, base: Path, trained: Arrays) -> None:
+    name = "model.layers.0.mlp.up_proj.weight"
+    for arrays, complaint in (
+        ({**trained, name: trained[name].T}, f"{name} has shape"),
+        ({other: array for other, array in trained.items() if other != name}, f"{name} has shape None"),
+        ({**trained, "model.more": np.zeros(1, np.float32)}, "model.more has shape .* and None in its base"),
+        ({**trained, name: trained[name] * np.float32("nan")}, f"{name} holds values that are not finite"),
+    ):
+        with pytest.raises(CrossmeshError, match=complaint):
+            write_model(tmp_path / "model", arrays, base, "float32")
+    assert not (tmp_path / "model").exists()
