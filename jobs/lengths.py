@@ -1,4 +1,4 @@
-"""Length statistics of a dataset under a model's template: `python jobs/lengths.py data=codev_r1 model=gemma4_31b`."""
+"""Lengths of a dataset under a model's template, and how packing fills: `python jobs/lengths.py data=codev_r1 model=gemma4_31b`."""
 
 import sys
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
 from crossmesh.cluster import ray_session
 from crossmesh.console import Console
+from crossmesh.data.packing import efficiencies
 from crossmesh.spec.compose import Job, JobKeys, run_job
 from crossmesh.sweep.trial import fetch, read_data
 
@@ -18,7 +19,7 @@ class LengthsKeys(JobKeys):
 
 
 def run(job: Job[LengthsKeys]) -> None:
-    """Tokenize the rows and print mean, percentiles and the share that each limit keeps."""
+    """Tokenize the rows and print mean, percentiles, the share that each limit keeps, and packing efficiency over the spec's steps."""
     spec, console = job.spec, Console()
     with ray_session(spec.storage), console.stage(f"data: {spec.data.source}"):
         data = read_data(spec, fetch(spec))
@@ -33,6 +34,9 @@ def run(job: Job[LengthsKeys]) -> None:
         "max_length": spec.data.max_length,
         "dropped_long": data.dropped_long,
         "dropped_empty": data.dropped_empty,
+        "packing": spec.packing.mode,
+        "sequence_length": spec.sequence_length,
+        **{f"efficiency_{mode}": share for mode, share in efficiencies([len(row.tokens) for row in data.rows], spec).items()},
     }
     console.result(f"lengths in tokens: {spec.data.source}", result, job.keys.output)
 

@@ -7,7 +7,7 @@ one. Which rows a step has under `none` and `step` is `order.py`'s; attention ke
 import sys
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from crossmesh.data.batches import PackedBatch, Row
 from crossmesh.data.order import row_stream, step_rows
 from crossmesh.errors import require
-from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.experiment import PACKINGS, ExperimentSpec
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,16 @@ def packing_efficiency(plans: Sequence[StepPlan], lengths: Sequence[int], length
     """Share of the computed tokens that is not padding."""
     real = sum(lengths[row] for plan in plans for row in plan.rows)
     return real / (length * sum(len(plan.sequences) for plan in plans))
+
+
+def efficiencies(lengths: Sequence[int], spec: ExperimentSpec) -> dict[str, float]:
+    """`packing_efficiency` of the steps of `spec` under every packing mode, by mode."""
+    found = {}
+    for mode in PACKINGS:
+        length = 0 if mode == "none" else spec.packing.length
+        own = replace(spec, packing=replace(spec.packing, mode=mode, length=length))
+        found[mode] = packing_efficiency(plan_steps(lengths, own), lengths, own.sequence_length)
+    return found
 
 
 def build_batch(plan: StepPlan, rows: Sequence[Row], sequences: int, length: int, pad_id: int) -> PackedBatch:

@@ -1,4 +1,4 @@
-"""The loop: what it computes, when it stores, how it ends, and that a run in parts is the run in one piece. Its backend is `quadratic.py`'s."""
+"""The loop: what it computes, when it stores, how it ends, and that a run in parts is the run in one piece."""
 
 import json
 from pathlib import Path
