@@ -142,6 +142,11 @@ class Stage:
         left = (total - done) / rate if rate else None
         self._advance(phase, done, total, f"{rate:.1f}/s" if rate else "", left)
 
+    def megabytes(self, done: int, total: int) -> None:
+        """Show that `done` of `total` bytes are done."""
+        whole = -(-total // 10**6)
+        self.progress("MB", whole if done == total else done // 10**6, whole)
+
     def close(self) -> None:
         """Stop the live display."""
         if self._bar is not None:

@@ -6,22 +6,21 @@ merge goes on where it stopped. Pure numpy: no framework, nothing of the model's
 """
 
 import json
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from crossmesh.adapters.initial import FloatArray
+from crossmesh.adapters.outputs import resumable_folder
 from crossmesh.adapters.peft_format import OpenAdapter, adapter_digest
 from crossmesh.errors import InputError
-from crossmesh.files import digest_file, locked, write_json
+from crossmesh.files import digest_file, write_json
 from crossmesh.models.checkpoints import FLOATS, INDEX_FILE, Checkpoint, Tensor, open_checkpoint
 from crossmesh.models.rewriting import RowChange, clear_records, rewrite
 from crossmesh.models.stores import Store, read_small
@@ -76,7 +75,8 @@ def merge(adapter: OpenAdapter, base: Store, folder: Path, on_progress: Callable
     adapter.check_values()
     digest = adapter_digest(adapter.folder)
     changes = {tensor: partial(_change, adapter, module) for module, tensor in tensors.items()}
-    with resumable_folder(folder) as staging:
+    # One thread multiplies: the others read, write and digest meanwhile, and blocks of this size gain nothing from more.
+    with resumable_folder(folder) as staging, threadpool_limits(1, user_api="blas"):
         shards = rewrite(checkpoint, staging, changes, f"{_RECIPE} {digest}", on_progress)
         copied = _copy_small(base, staging)
         base_files = {name: shard.base for name, shard in shards.items()} | copied
@@ -133,46 +133,6 @@ def read_base_config(base: Store) -> dict[str, Any]:
         if isinstance(part, dict) and part.get("quantization_config"):
             raise _quantized(base.address, "quantization_config in config.json")
     return config
-
-
-def require_empty(folder: Path) -> None:
-    """Raise `InputError` unless `folder` is absent, or a folder with nothing in it."""
-    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
-        raise InputError(f"{folder} is not empty. It is left as it is: give a folder that is empty or does not exist.")
-
-
-@contextmanager
-def resumable_folder(folder: Path) -> Iterator[Path]:
-    """Yield `.<name>.partial` beside `folder`, which becomes `folder` when the block ends without an error.
-
-    One process at a time has it. After an `InputError` it is removed, as going on would not help; after another error it stays, so that
-    the same call can go on. `InputError` when `folder` is not empty.
-    """
-    require_empty(folder)
-    staging, lock = (folder.with_name(f".{folder.name}.{end}") for end in ("partial", "lock"))
-    with locked(lock):
-        try:
-            require_empty(folder)  # Another process may have finished meanwhile.
-            yield staging
-            for file in staging.iterdir():
-                _fsync(file)
-            _fsync(staging)
-            staging.rename(folder)
-            _fsync(folder.parent)
-        except InputError:
-            shutil.rmtree(staging, ignore_errors=True)
-            raise
-        finally:
-            if not staging.exists():
-                lock.unlink(missing_ok=True)
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _change(adapter: OpenAdapter, module: str) -> RowChange:

