@@ -22,19 +22,15 @@ def adapt(model: Any, lora: LoraSpec, targets: tuple[Target, ...]) -> Any:
     """Return the abstract `model` with abstract float32 LoRA parameters on `targets`.
 
     Qwix can make the parameters itself, but only by running the model; traced, that takes half a minute at 30 layers. It uses those that
-    it finds beside a weight. They are sharded as the axes of the weight they come from.
+    it finds beside a weight.
     """
     for target in targets:
         weight = target.weight
         module = functools.reduce(lambda node, name: node[name] if isinstance(name, int) else getattr(node, name), weight.tunix, model)
-        sharding = getattr(module, weight.tunix_param).get_metadata().get("out_sharding") or (None,) * len(weight.axes)
-        # Axis i of the Tunix weight is axis `axes[i]` of out + in.
-        spec = [sharding[weight.axes.index(axis)] for axis in range(len(weight.axes))]
-        out, into = spec[: len(weight.out_shape)], spec[len(weight.out_shape) :]
         a = jax.ShapeDtypeStruct((*weight.in_shape, lora.rank), jnp.float32)
         b = jax.ShapeDtypeStruct((lora.rank, *weight.out_shape), jnp.float32)
-        setattr(module, f"{weight.tunix_param}_lora_a", nnx.LoRAParam(a, out_sharding=(*into, None)))
-        setattr(module, f"{weight.tunix_param}_lora_b", nnx.LoRAParam(b, out_sharding=(None, *out)))
+        setattr(module, f"{weight.tunix_param}_lora_a", nnx.LoRAParam(a))
+        setattr(module, f"{weight.tunix_param}_lora_b", nnx.LoRAParam(b))
     paths = "|".join(re.escape("/".join(map(str, target.weight.tunix))) for target in targets)
     provider = _Provider(module_path=paths, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout)
     return qwix.apply_lora_to_model(model, provider, rngs=nnx.Rngs(0), skip_nnx_init=True)

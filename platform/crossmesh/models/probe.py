@@ -64,10 +64,13 @@ def compare(logits: npt.NDArray[np.float32], reference: npt.NDArray[np.float32])
     )
 
 
-def probe(folder: Path, architecture: Architecture, dtype: str, cache: Path, logits_of: LogitsOf) -> ProbeResult | None:
+def probe(
+    folder: Path, architecture: Architecture, dtype: str, cache: Path, logits_of: LogitsOf, agree: Callable[[bool], bool] = bool
+) -> ProbeResult | None:
     """Check `logits_of` on the model in `folder`; None where the model is too large to probe.
 
-    A verdict is kept in `cache` by weights, precision and versions, and found there the next time without computing anything. Raises
+    A verdict is kept in `cache` by weights, precision and versions, and found there the next time without computing anything. `agree`
+    makes several processes that share the model do the same: `logits_of` is called by all when one of them has no verdict. Raises
     `CrossmeshError` when the logits differ by more than `dtype` explains, `InputError` when the reference cannot be had here.
     """
     if sum(int(np.prod(weight.hf_shape)) for weight in all_weights(architecture)) > LARGEST:
@@ -76,7 +79,7 @@ def probe(folder: Path, architecture: Architecture, dtype: str, cache: Path, log
     digest = folder_digests(folder).weights_digest
     versions = {package: version(package) for package in _PACKAGES}
     verdict = cache / f"{digest_text(canonical_json([digest, dtype, versions]))[:16]}.json"
-    if verdict.is_file():
+    if not agree(not verdict.is_file()):
         return ProbeResult(**read_json(verdict))
     result = compare(logits_of(probe_tokens(architecture.vocab)), reference(folder, architecture, cache, digest))
     if not result.passed(dtype):

@@ -32,6 +32,8 @@ class Weight:
     in_shape: tuple[int, ...] = ()
     axes: tuple[int, ...] = ()
     """Permutation of `out_shape + in_shape`; empty keeps the order."""
+    dims: tuple[str, ...] = ()
+    """What each axis of `out_shape + in_shape` counts: vocab, hidden, heads, kv_heads, head_dim, ffn, norm or one (see `placement.py`)."""
 
     @property
     def hf_name(self) -> str:
@@ -48,6 +50,16 @@ class Weight:
         """Shape in the Tunix model."""
         shape = self.out_shape + self.in_shape
         return tuple(shape[axis] for axis in self.axes) if self.axes else shape
+
+    @property
+    def tunix_path(self) -> tuple[str | int, ...]:
+        """Path of the parameter in the Tunix model."""
+        return (*self.tunix, self.tunix_param)
+
+    @property
+    def tunix_dims(self) -> tuple[str, ...]:
+        """`dims` in the order of the Tunix tensor."""
+        return tuple(self.dims[axis] for axis in self.axes) if self.axes else self.dims
 
     @property
     def in_features(self) -> int:
@@ -103,7 +115,7 @@ def expand_targets(architecture: Architecture, targets: tuple[str, ...]) -> tupl
     found = tuple(
         Target(index, name, weight)
         for index in range(len(architecture.layers))
-        for name, weight in _projections(architecture, index).items()
+        for name, weight in projections(architecture, index).items()
         if name in targets
     )
     if not found:
@@ -119,20 +131,29 @@ def hf_module_names(targets: tuple[Target, ...]) -> tuple[str, ...]:
 
 
 def all_weights(architecture: Architecture) -> Iterator[Weight]:
-    """Every tensor of the model, in the order of the network."""
-    embedding = (architecture.vocab, architecture.hidden)
-    yield Weight(f"{architecture.prefix}embed_tokens", "weight", ("embedder",), "input_embedding", embedding)
-    plain = _PLAIN[architecture.family]
+    """Every tensor of the model."""
+    yield from outer_weights(architecture)
     for index in range(len(architecture.layers)):
-        yield from _projections(architecture, index).values()
-        yield from plain(architecture, index)
+        yield from layer_weights(architecture, index)
+
+
+def outer_weights(architecture: Architecture) -> Iterator[Weight]:
+    """The tensors of no layer: embedding, last norm, output projection where it is not the embedding."""
+    shape = (architecture.vocab, architecture.hidden)
+    yield Weight(f"{architecture.prefix}embed_tokens", "weight", ("embedder",), "input_embedding", shape, dims=("vocab", "hidden"))
     scale = _NORM_PARAM[architecture.family]
-    yield Weight(f"{architecture.prefix}norm", "weight", ("final_norm",), scale, (architecture.hidden,))
+    yield Weight(f"{architecture.prefix}norm", "weight", ("final_norm",), scale, (architecture.hidden,), dims=("norm",))
     if not architecture.tied:
-        yield Weight("lm_head", "weight", ("lm_head",), "w", (architecture.vocab,), (architecture.hidden,), (1, 0))
+        yield Weight("lm_head", "weight", ("lm_head",), "w", shape[:1], shape[1:], (1, 0), ("vocab", "hidden"))
 
 
-def _projections(architecture: Architecture, index: int) -> dict[str, Weight]:
+def layer_weights(architecture: Architecture, index: int) -> Iterator[Weight]:
+    """Every tensor of layer `index`: its projections, then the others."""
+    yield from projections(architecture, index).values()
+    yield from _PLAIN[architecture.family](architecture, index)
+
+
+def projections(architecture: Architecture, index: int) -> dict[str, Weight]:
     """The linear projections of layer `index` by logical name."""
     layer = architecture.layers[index]
     attention = _ATTENTION[architecture.family](architecture, layer, index)
@@ -152,9 +173,13 @@ def _mlp(architecture: Architecture, index: int) -> dict[str, Weight]:
             (out,),
             (into,),
             (1, 0),
+            ("hidden", "ffn") if name == "down" else ("ffn", "hidden"),
         )
         for name, (out, into) in sizes.items()
     }
+
+
+_Q_DIMS, _KV_DIMS, _O_DIMS = ("heads", "head_dim", "hidden"), ("kv_heads", "head_dim", "hidden"), ("hidden", "heads", "head_dim")
 
 
 def _llama_attention(architecture: Architecture, layer: LayerKind, index: int) -> dict[str, Weight]:
@@ -163,10 +188,10 @@ def _llama_attention(architecture: Architecture, layer: LayerKind, index: int) -
     hf = f"{architecture.layer_prefix(index)}self_attn"
     q_shape, kv_shape = (layer.heads, layer.head_dim), (layer.kv_heads, layer.head_dim)
     return {
-        "q": Weight(f"{hf}.q_proj", "weight", (*path, "q_proj"), "w", q_shape, hidden, (2, 0, 1)),
-        "k": Weight(f"{hf}.k_proj", "weight", (*path, "k_proj"), "w", kv_shape, hidden, (2, 0, 1)),
-        "v": Weight(f"{hf}.v_proj", "weight", (*path, "v_proj"), "w", kv_shape, hidden, (2, 0, 1)),
-        "o": Weight(f"{hf}.o_proj", "weight", (*path, "o_proj"), "w", hidden, q_shape, (1, 2, 0)),
+        "q": Weight(f"{hf}.q_proj", "weight", (*path, "q_proj"), "w", q_shape, hidden, (2, 0, 1), _Q_DIMS),
+        "k": Weight(f"{hf}.k_proj", "weight", (*path, "k_proj"), "w", kv_shape, hidden, (2, 0, 1), _KV_DIMS),
+        "v": Weight(f"{hf}.v_proj", "weight", (*path, "v_proj"), "w", kv_shape, hidden, (2, 0, 1), _KV_DIMS),
+        "o": Weight(f"{hf}.o_proj", "weight", (*path, "o_proj"), "w", hidden, q_shape, (1, 2, 0), _O_DIMS),
     }
 
 
@@ -181,10 +206,10 @@ def _gemma4_attention(architecture: Architecture, layer: LayerKind, index: int) 
     q_shape, kv_shape = (layer.heads, layer.head_dim), (layer.kv_heads, layer.head_dim)
     key = ("k_einsum",) if layer.shared_kv else ("kv_einsum", "k")
     projections = {
-        "q": Weight(f"{hf}.q_proj", "weight", (*path, "q_einsum"), "w", q_shape, hidden, (0, 2, 1)),
-        "k": Weight(f"{hf}.k_proj", "weight", (*path, *key), "w", kv_shape, hidden, (0, 2, 1)),
-        "v": Weight(f"{hf}.v_proj", "weight", (*path, "kv_einsum", "v"), "w", kv_shape, hidden, (0, 2, 1)),
-        "o": Weight(f"{hf}.o_proj", "weight", (*path, "attn_vec_einsum"), "w", hidden, q_shape, (1, 2, 0)),
+        "q": Weight(f"{hf}.q_proj", "weight", (*path, "q_einsum"), "w", q_shape, hidden, (0, 2, 1), _Q_DIMS),
+        "k": Weight(f"{hf}.k_proj", "weight", (*path, *key), "w", kv_shape, hidden, (0, 2, 1), _KV_DIMS),
+        "v": Weight(f"{hf}.v_proj", "weight", (*path, "kv_einsum", "v"), "w", kv_shape, hidden, (0, 2, 1), _KV_DIMS),
+        "o": Weight(f"{hf}.o_proj", "weight", (*path, "attn_vec_einsum"), "w", hidden, q_shape, (1, 2, 0), _O_DIMS),
     }
     if layer.shared_kv:
         del projections["v"]
@@ -194,7 +219,9 @@ def _gemma4_attention(architecture: Architecture, layer: LayerKind, index: int) 
 def _llama_plain(architecture: Architecture, index: int) -> Iterator[Weight]:
     """Norms of a Llama layer."""
     for norm in ("input_layernorm", "post_attention_layernorm"):
-        yield Weight(f"{architecture.layer_prefix(index)}{norm}", "weight", ("layers", index, norm), "w", (architecture.hidden,))
+        yield Weight(
+            f"{architecture.layer_prefix(index)}{norm}", "weight", ("layers", index, norm), "w", (architecture.hidden,), dims=("norm",)
+        )
 
 
 def _gemma4_plain(architecture: Architecture, index: int) -> Iterator[Weight]:
@@ -207,11 +234,11 @@ def _gemma4_plain(architecture: Architecture, index: int) -> Iterator[Weight]:
         "post_feedforward_layernorm": "post_ffw_norm",
     }
     for name, ours in norms.items():
-        yield Weight(f"{hf}.{name}", "weight", (*path, ours), "scale", (architecture.hidden,))
+        yield Weight(f"{hf}.{name}", "weight", (*path, ours), "scale", (architecture.hidden,), dims=("norm",))
     head_dim = architecture.layers[index].head_dim
     for name, ours in {"q_norm": "_query_norm", "k_norm": "_key_norm"}.items():
-        yield Weight(f"{hf}.self_attn.{name}", "weight", (*path, "attn", ours), "scale", (head_dim,))
-    yield Weight(hf, "layer_scalar", path, "skip_scale", (1,))
+        yield Weight(f"{hf}.self_attn.{name}", "weight", (*path, "attn", ours), "scale", (head_dim,), dims=("norm",))
+    yield Weight(hf, "layer_scalar", path, "skip_scale", (1,), dims=("one",))
 
 
 _ATTENTION: dict[str, Callable[[Architecture, LayerKind, int], dict[str, Weight]]] = {

@@ -1,13 +1,10 @@
-"""Tunix models for the JAX backend: built from an architecture, filled from a Hugging Face folder, adapted by Qwix.
+"""A model for the JAX backend: its structure, its arrays on a mesh, and what it computes.
 
-Structure and arrays are kept apart, as a jitted step wants them: nothing is materialised until `load_base`, so the same functions serve
-a planner that has no weights. This is also the one place that works around what Tunix 0.1.7 and Qwix 0.1.8 do differently from the
-Hugging Face model; every such point says so. Importing this module imports Tunix, which changes flax's global state: workers only.
+Structure and arrays are kept apart, as a jitted step wants them: nothing is materialised until `load_weights`, so the same functions
+serve a planner that has no weights. Which modules a model has is `layers_jax.py`'s; where a tensor lies is `placement.py`'s.
 """
 
 import functools
-import inspect
-import types
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,25 +13,26 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from flax import nnx
+from jax.experimental import mesh_utils, multihost_utils
+from jax.sharding import NamedSharding, PartitionSpec
 from safetensors import safe_open
-from tunix.models.gemma4 import model as gemma4
-from tunix.models.llama3 import model as llama3
 
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import AXES, MeshShape
 from crossmesh.models.families import Architecture
+from crossmesh.models.layers_jax import DTYPES, Settings, make_model
 from crossmesh.models.lora_jax import adapt
-from crossmesh.models.targets import Target, Weight, all_weights
+from crossmesh.models.nf4_jax import abstract_nf4, quantise
+from crossmesh.models.placement import Axes, lora_axes, nf4_tile, weight_axes
+from crossmesh.models.targets import Target, Weight, all_weights, projections
 from crossmesh.spec.experiment import LoraSpec
 
-_DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
-_NUMPY_DTYPES: dict[str, Any] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
-_GEMMA4_NORM_EPSILON = 1e-6
-"""Written into Tunix's gemma4 `RMSNorm`."""
+Path_ = tuple[str | int, ...]
+"""Where an array sits in the model, from the model down."""
+HostArray = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -42,86 +40,185 @@ class Structure:
     """A model without its arrays: what the program is compiled from."""
 
     architecture: Architecture
+    settings: Settings
     graph: Any
     """`nnx.GraphDef`."""
-    lora: Any
-    """`nnx.State` of abstract LoRA arrays (float32); empty without an adapter."""
-    base: Any
-    """`nnx.State` of abstract base arrays in the compute precision."""
+    trained: Any
+    """`nnx.State` of abstract float32 arrays: the adapter, or all weights of a model without one that is trained."""
+    frozen: Any
+    """`nnx.State` of abstract arrays in the compute precision, the projections in 4 bits where the settings say so."""
+    axes: Mapping[Path_, Axes]
+    """Mesh axes of every array."""
+    tiles: Mapping[Path_, tuple[int, int]]
+    """Axis and size of the tiles of 4-bit weights."""
 
 
 def device_mesh(shape: MeshShape) -> Any:
-    """Arrange this process group's devices as `shape`; the compiler places what our shardings leave open."""
-    sizes = tuple(getattr(shape, axis) for axis in AXES)
-    return jax.make_mesh(sizes, AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
+    """Arrange the devices of all processes as `shape`; the compiler places what our shardings leave open.
 
-
-def build(architecture: Architecture, dtype: str, lora: LoraSpec | None = None, targets: tuple[Target, ...] = ()) -> Structure:
-    """Build the abstract model, with an adapter on `targets` when `lora` is given. No array is made.
-
-    Raises `InputError` for what Tunix does not compute as the Hugging Face model does.
+    With several slices each gets a place on the `dcn` axis. Raises `InputError` when there are not as many devices as places.
     """
-    model = nnx.eval_shape(lambda: _FAMILIES[architecture.family](architecture, dtype))
+    devices = jax.devices()
+    if len(devices) != shape.devices:
+        raise InputError(
+            f"The mesh {dict(zip(AXES, _sizes(shape), strict=True))} has {shape.devices} places, but JAX sees {len(devices)} devices. "
+            "Set the mesh and hardware.name to what there is."
+        )
+    slices = {getattr(device, "slice_index", 0) for device in devices}
+    if len(slices) == shape.dcn > 1:
+        inner = (1, *_sizes(shape)[1:])
+        arranged = mesh_utils.create_hybrid_device_mesh(inner, (shape.dcn, 1, 1, 1), devices)
+    elif shape.dcn > 1:  # Emulated: the processes' devices one after another.
+        arranged = np.array(devices).reshape(_sizes(shape))
+    else:
+        arranged = mesh_utils.create_device_mesh(_sizes(shape), devices)
+    return jax.sharding.Mesh(arranged, AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES))
+
+
+def _sizes(shape: MeshShape) -> tuple[int, ...]:
+    return tuple(getattr(shape, axis) for axis in AXES)
+
+
+def build(
+    architecture: Architecture,
+    settings: Settings,
+    lora: LoraSpec | None = None,
+    targets: tuple[Target, ...] = (),
+) -> Structure:
+    """Build the abstract model. No array is made.
+
+    With `lora` an adapter on `targets` is trained, or all weights when its rank is 0; without, nothing is. Raises `InputError` for what
+    Tunix does not compute as the Hugging Face model does.
+    """
+    model = nnx.eval_shape(lambda: make_model(architecture, settings))
+    axes: dict[Path_, Axes] = {weight.tunix_path: weight_axes(weight) for weight in all_weights(architecture)}
+    if lora is not None and lora.full:
+        graph, trained = nnx.split(model)
+        return Structure(architecture, settings, graph, _as_dtype(trained, jnp.float32), nnx.State({}), axes, {})
     if lora is not None:
         model = adapt(model, lora, targets)
-    graph, adapter, base = nnx.split(model, nnx.LoRAParam, ...)
-    return Structure(architecture, graph, adapter, _as_dtype(base, _DTYPES[dtype]))
+        for target in targets:
+            path = target.weight.tunix_path
+            axes[(*path[:-1], f"{path[-1]}_lora_a")], axes[(*path[:-1], f"{path[-1]}_lora_b")] = lora_axes(target.weight)
+    graph, trained, frozen = nnx.split(model, nnx.LoRAParam, ...)
+    frozen = _as_dtype(frozen, DTYPES[settings.dtype])
+    tiles = _tiles(architecture) if settings.quantization == "nf4" else {}
+    return Structure(architecture, settings, graph, trained, _packed(frozen, tiles), axes, tiles)
 
 
-def load_base(structure: Structure, folder: Path, dtype: str, mesh: Any) -> Any:
-    """Read the base weights of `folder` into an `nnx.State`, tensor by tensor, each put on `mesh` with Tunix's own sharding.
+def _tiles(architecture: Architecture) -> dict[Path_, tuple[int, int]]:
+    weights = [weight for index in range(len(architecture.layers)) for weight in projections(architecture, index).values()]
+    return {weight.tunix_path: nf4_tile(weight) for weight in weights}
+
+
+def _packed(frozen: Any, tiles: Mapping[Path_, tuple[int, int]]) -> Any:
+    flat = dict(frozen.flat_state())
+    for path, (axis, tile) in tiles.items():
+        whole = flat[path].get_value()
+        flat[path] = flat[path].replace(abstract_nf4(whole.shape, whole.dtype, axis, tile))
+    return nnx.from_flat_state(flat)
+
+
+def _as_dtype(state: Any, dtype: Any) -> Any:
+    return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, dtype), state)
+
+
+def shardings(structure: Structure, state: Any, mesh: Any) -> Any:
+    """`state` (an `nnx.State` of the structure, arrays or abstract) with a sharding in place of each array."""
+
+    def one(axes: Axes, array: Any) -> NamedSharding:
+        # Scales of 4-bit tiles are few: an axis that does not divide them leaves them whole.
+        split = [axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in zip(axes, array.shape, strict=True)]
+        return NamedSharding(mesh, PartitionSpec(*split))
+
+    flat = {
+        path: variable.replace(jax.tree.map(functools.partial(one, structure.axes[path]), variable.get_value()))
+        for path, variable in state.flat_state()
+    }
+    return nnx.from_flat_state(flat)
+
+
+def load_weights(structure: Structure, folder: Path, mesh: Any) -> Any:
+    """Read the weights of `folder` into an `nnx.State`, tensor by tensor, each put on `mesh`: `frozen`, or `trained` without an adapter.
 
     Raises `InputError` when a tensor is missing, has another shape, or belongs to a part of the model that is not computed here.
     """
-    abstract = dict(structure.base.flat_state())
-    shardings = dict(nnx.get_named_sharding(structure.base, mesh).flat_state())
+    full = not structure.frozen.flat_state()
+    abstract = dict((structure.trained if full else structure.frozen).flat_state())
+    places = dict(shardings(structure, nnx.from_flat_state(abstract), mesh).flat_state())
+    dtype = jnp.float32 if full else DTYPES[structure.settings.dtype]
     found = {}
     for weight, array in _read(folder, structure.architecture):
-        path = (*weight.tunix, weight.tunix_param)
-        if path not in abstract or abstract[path].get_value().shape != array.shape:
+        path = weight.tunix_path
+        if path not in abstract or (path not in structure.tiles and abstract[path].get_value().shape != array.shape):
             raise AssertionError(f"models/targets.py says {path} {array.shape}, which Tunix's model does not have")
-        placed = jax.device_put(array.astype(_NUMPY_DTYPES[dtype]), shardings[path].get_value())
+        where = places[path].get_value()
+        if path in structure.tiles:
+            placed = put(array.astype(dtype), where.codes)
+            placed = jax.jit(quantise, static_argnums=(1, 2), out_shardings=where)(placed, *structure.tiles[path])
+        else:
+            placed = put(array.astype(dtype), where)
         found[path] = abstract[path].replace(placed)
     if missing := set(abstract) - set(found):
         raise AssertionError(f"models/targets.py has no name for {sorted(map(str, missing))} of Tunix's model")
     return nnx.from_flat_state(found)
 
 
-def put_lora(structure: Structure, arrays: Mapping[tuple[str | int, ...], npt.NDArray[np.float32]], mesh: Any) -> Any:
-    """Put Qwix arrays by path (`adapters/convert.to_qwix`) on `mesh` as the model's LoRA `nnx.State`."""
-    abstract = dict(structure.lora.flat_state())
-    shardings = dict(nnx.get_named_sharding(structure.lora, mesh).flat_state())
+def put(array: HostArray, where: NamedSharding) -> Any:
+    """Place `array`, which every process has whole, each process its own part of it. No collective, no compilation."""
+    return jax.make_array_from_callback(array.shape, where, lambda index: array[index])
+
+
+def put_trained(structure: Structure, arrays: Mapping[Path_, npt.NDArray[np.float32]], mesh: Any) -> Any:
+    """Put arrays by path (`adapters/convert.to_qwix`) on `mesh` as the model's trained `nnx.State`."""
+    abstract = dict(structure.trained.flat_state())
+    places = dict(shardings(structure, structure.trained, mesh).flat_state())
     shapes = {path: variable.get_value().shape for path, variable in abstract.items()}
     given = {path: array.shape for path, array in arrays.items()}
     if shapes != given:
         raise AssertionError(f"Qwix made other LoRA arrays than the table says: {sorted(map(str, shapes.items() ^ given.items()))}")
-    return nnx.from_flat_state(
-        {path: abstract[path].replace(jax.device_put(arrays[path], shardings[path].get_value())) for path in abstract}
-    )
+    return nnx.from_flat_state({path: abstract[path].replace(put(arrays[path], places[path].get_value())) for path in abstract})
 
 
-def take_lora(lora: Any) -> dict[tuple[str | int, ...], npt.NDArray[np.float32]]:
-    """Copy a LoRA `nnx.State` to the host, by path."""
-    return {path: np.asarray(jax.device_get(variable.get_value())) for path, variable in lora.flat_state()}
+def on_host(state: Any) -> dict[Path_, HostArray]:
+    """Copy an `nnx.State` to the host of every process, whole, by path."""
+    return {path: _whole(variable.get_value()) for path, variable in state.flat_state()}
 
 
-def hidden_states(graph: Any, lora: Any, base: Any, tokens: Any, positions: Any, mask: Any, dropout_key: Any = None) -> Any:
-    """Run the decoder. `tokens` and `positions` [B, T], `mask` [B, T, T] True where a token may look; returns [B, T, hidden].
+def _whole(array: Any) -> HostArray:
+    gathered = array if array.is_fully_addressable else multihost_utils.process_allgather(array, tiled=True)
+    return np.asarray(gathered)
 
-    `dropout_key` feeds LoRA dropout and must be given when the adapter has one.
+
+def hidden_states(
+    structure: Structure, trained: Any, frozen: Any, tokens: Any, positions: Any, segment_ids: Any, dropout_key: Any = None
+) -> Any:
+    """Run the decoder. `tokens`, `positions` and `segment_ids` are [B, T]; returns [B, T, hidden] in the compute precision.
+
+    A token sees what precedes it in its own segment. `dropout_key` feeds LoRA dropout and must be given when the adapter has one.
     """
-    model = nnx.merge(graph, lora, base)
+    model = nnx.merge(structure.graph, in_compute_precision(structure, trained), frozen)
     if dropout_key is not None:
-        model.set_attributes(qwix_rngs=nnx.Rngs(dropout=dropout_key))
-    hidden, _ = model(tokens, positions, None, mask)
+        # A stream a layer: the draws of one do not depend on how another is checkpointed.
+        for index, layer in enumerate(model.layers):
+            layer.set_attributes(qwix_rngs=nnx.Rngs(dropout=jax.random.fold_in(dropout_key, index)))
+    hidden, _ = model(tokens, positions, None, segment_ids)
     return hidden
 
 
-def output_weight(structure: Structure, base: Any) -> Any:
+def in_compute_precision(structure: Structure, trained: Any) -> Any:
+    """`trained` as the model computes with it: an adapter as it is (float32), all weights in the compute precision."""
+    if structure.frozen.flat_state() or not structure.trained.flat_state():
+        return trained
+    return jax.tree.map(lambda array: array.astype(DTYPES[structure.settings.dtype]), trained)
+
+
+def output_weight(structure: Structure, trained: Any, frozen: Any) -> Any:
     """The output projection [vocab, hidden] in the compute precision."""
+    weights = frozen if structure.frozen.flat_state() else in_compute_precision(structure, trained)
     if structure.architecture.tied:
-        return base["embedder"]["input_embedding"].get_value()
-    return base["lm_head"]["w"].get_value().T
+        return weights["embedder"]["input_embedding"].get_value()
+    return weights["lm_head"]["w"].get_value().T
 
 
 def logits_of(cap: float, weight: Any, hidden: Any) -> Any:
@@ -131,24 +228,20 @@ def logits_of(cap: float, weight: Any, hidden: Any) -> Any:
     return cap * jnp.tanh(logits / cap) if cap else logits
 
 
-def attention_mask(segment_ids: Any) -> Any:
-    """[B, T, T] from `segment_ids` [B, T] (0 is padding): a token sees itself and what precedes it in its own row."""
-    length = segment_ids.shape[1]
-    same = segment_ids[:, :, None] == segment_ids[:, None, :]
-    return same & (segment_ids[:, :, None] > 0) & jnp.tril(jnp.ones((length, length), jnp.bool_))
-
-
-def all_logits(structure: Structure, lora: Any, base: Any, tokens: Any, positions: Any, segment_ids: Any) -> Any:
+def all_logits(structure: Structure, trained: Any, frozen: Any, tokens: Any, positions: Any, segment_ids: Any) -> Any:
     """Float32 logits [B, T, vocab] at every position; for probes and tests, where that is small. Jit it."""
-    hidden = hidden_states(structure.graph, lora, base, tokens, positions, attention_mask(segment_ids))
-    return logits_of(structure.architecture.logit_softcap, output_weight(structure, base), hidden)
+    hidden = hidden_states(structure, trained, frozen, tokens, positions, segment_ids)
+    return logits_of(structure.architecture.logit_softcap, output_weight(structure, trained, frozen), hidden)
 
 
-def _as_dtype(state: Any, dtype: Any) -> Any:
-    return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, dtype), state)
+def to_hf(weight: Weight, array: HostArray) -> HostArray:
+    """The tensor of a Tunix array as the checkpoint has it; the inverse of what loading does."""
+    if not weight.axes:
+        return array.reshape(weight.hf_shape)
+    return np.ascontiguousarray(array.transpose(np.argsort(weight.axes))).reshape(weight.hf_shape)
 
 
-def _read(folder: Path, architecture: Architecture) -> Iterator[tuple[Weight, npt.NDArray[Any]]]:
+def _read(folder: Path, architecture: Architecture) -> Iterator[tuple[Weight, HostArray]]:
     """Yield every weight of the table with its array in Tunix's layout, one at a time."""
     with ExitStack() as stack:
         where = {}
@@ -169,142 +262,3 @@ def _read(folder: Path, architecture: Architecture) -> Iterator[tuple[Weight, np
                 raise InputError(f"{folder}: {weight.hf_name} has shape {array.shape}, config.json says {weight.hf_shape}.")
             split = array.reshape(weight.out_shape + weight.in_shape)
             yield weight, np.ascontiguousarray(split.transpose(weight.axes) if weight.axes else split)
-
-
-class _KeyValue(nnx.Module):
-    """Two projections in place of Tunix's fused `kv_einsum` [2, heads, D, H].
-
-    On the fused weight Qwix makes ONE A [D, rank] for K and V together, so K and V would read the same rank-r projection of the input:
-    another, smaller model than PEFT's, where k_proj and v_proj each have their own A. Two modules give exactly PEFT's parameters.
-    """
-
-    def __init__(self, config: Any, kv_heads: int, head_dim: int) -> None:
-        self.k, self.v = (
-            gemma4.Einsum(
-                einsum_str="BSD,KDH->BSKH",
-                shape=(kv_heads, config.embed_dim, head_dim),
-                rngs=nnx.Rngs(0),
-                sharding=config.shd_config.q_weight_ndh,
-                dtype=config.dtype,
-                param_dtype=config.param_dtype,
-            )
-            for _ in range(2)
-        )
-
-    def __call__(self, x: Any) -> tuple[Any, Any]:
-        return self.k(x), self.v(x)
-
-
-class _LlamaHidden(llama3.Embedder):
-    """Gives back the hidden states where Tunix would make logits: the loss makes them only where it needs them."""
-
-    def decode(self, x: Any) -> Any:
-        return x
-
-
-class _LlamaHiddenUntied(llama3.Einsum):
-    """As `_LlamaHidden`, for a model whose output projection is a weight of its own."""
-
-    def __call__(self, x: Any) -> Any:
-        return x
-
-
-class _Gemma4Hidden(gemma4.Embedder):
-    """As `_LlamaHidden`."""
-
-    def decode(self, x: Any) -> Any:
-        return x
-
-
-@functools.cache
-def _attention_with_theta(theta: float) -> type:
-    """Tunix's llama3 attention, rotating with `theta`.
-
-    Tunix 0.1.7 calls `apply_rope` without `config.rope_theta`, so every Llama is computed with the default of 1e6. The subclass runs the
-    very same code with an `apply_rope` that knows theta; Tunix's own class and module stay untouched.
-    """
-    original = llama3.Attention.block
-    parameters = inspect.signature(llama3.apply_rope).parameters
-    if "apply_rope" not in original.__code__.co_names or "rope_theta" not in parameters:
-        raise AssertionError("Tunix's llama3 attention no longer calls apply_rope(..., rope_theta): look at it anew")
-    scope = {**original.__globals__, "apply_rope": functools.partial(llama3.apply_rope, rope_theta=theta)}
-    block = types.FunctionType(original.__code__, scope, original.__name__, original.__defaults__, original.__closure__)
-    return type("Attention", (llama3.Attention,), {"block": block})
-
-
-def _llama(architecture: Architecture, dtype: str) -> Any:
-    """Tunix's Llama3 with theta, hidden states as output. Its layers take the precision of their weights."""
-    layer = architecture.layers[0]
-    if layer.rope.kind != "default" or layer.rope.fraction != 1.0:
-        raise InputError(
-            f"This Llama uses rope_type={layer.rope.kind!r}, which the JAX backend (Tunix 0.1.7) does not compute. "
-            "Allowed: default. Use backend=torch for this model."
-        )
-    config = llama3.ModelConfig(
-        num_layers=len(architecture.layers),
-        vocab_size=architecture.vocab,
-        embed_dim=architecture.hidden,
-        hidden_dim=architecture.ffn,
-        num_heads=layer.heads,
-        head_dim=layer.head_dim,
-        num_kv_heads=layer.kv_heads,
-        rope_theta=int(layer.rope.theta),
-        norm_eps=architecture.norm_epsilon,
-        weight_tying=architecture.tied,
-    )
-    model = llama3.Llama3(config, rngs=nnx.Rngs(0))
-    for block in model.layers:
-        block.attn.__class__ = _attention_with_theta(layer.rope.theta)
-    model.embedder.__class__ = _LlamaHidden
-    if not architecture.tied:
-        model.lm_head.__class__ = _LlamaHiddenUntied
-    nnx.update(model, jax.tree.map(lambda array: array.astype(_DTYPES[dtype]), nnx.state(model)))
-    return model
-
-
-def _gemma4(architecture: Architecture, dtype: str) -> Any:
-    """Tunix's Gemma 4 with K and V apart, hidden states as output."""
-    if not architecture.tied:
-        raise InputError(
-            "This Gemma 4 has tie_word_embeddings=false, which the JAX backend (Tunix 0.1.7) does not compute. Use backend=torch."
-        )
-    if architecture.norm_epsilon != _GEMMA4_NORM_EPSILON:
-        raise InputError(
-            f"This Gemma 4 has rms_norm_eps={architecture.norm_epsilon}; the JAX backend (Tunix 0.1.7) computes with "
-            f"{_GEMMA4_NORM_EPSILON} only. Use backend=torch."
-        )
-    sliding = next((layer for layer in architecture.layers if layer.attention == "sliding"), architecture.layers[0])
-    whole = next((layer for layer in architecture.layers if layer.attention == "global"), sliding)
-    config = gemma4.ModelConfig(
-        num_layers=len(architecture.layers),
-        num_embed=architecture.vocab,
-        embed_dim=architecture.hidden,
-        hidden_dim=architecture.ffn,
-        num_heads=architecture.heads,
-        head_dim=sliding.head_dim,
-        num_kv_heads=sliding.kv_heads,
-        sliding_window_size=sliding.window or None,
-        num_global_kv_heads=whole.kv_heads,
-        global_key_size=whole.head_dim,
-        k_eq_v_global=whole.shared_kv,
-        attention_pattern=tuple(
-            gemma4.AttentionType.GLOBAL if layer.attention == "global" else gemma4.AttentionType.LOCAL_SLIDING
-            for layer in architecture.layers
-        ),
-        global_rope_proportion=whole.rope.fraction,
-        local_rope_proportion=sliding.rope.fraction,
-        global_base_frequency=whole.rope.theta,
-        local_base_frequency=sliding.rope.theta,
-        final_logit_softcap=None,  # `logits_of` caps them.
-        param_dtype=_DTYPES[dtype],
-        dtype=_DTYPES[dtype],
-    )
-    model = gemma4.Gemma4(config, rngs=nnx.Rngs(0))
-    for layer, block in zip(architecture.layers, model.layers, strict=True):
-        if not layer.shared_kv:
-            block.attn.kv_einsum = _KeyValue(config, layer.kv_heads, layer.head_dim)
-    model.embedder.__class__ = _Gemma4Hidden
-    return model
-
-
-_FAMILIES = {"llama": _llama, "gemma4": _gemma4}

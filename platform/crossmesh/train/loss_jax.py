@@ -1,77 +1,136 @@
 """The loss head: summed negative log-likelihood of the positions that carry loss, never the logits of the others.
 
 Most positions of a fine-tuning batch are prompt or padding, and a vocabulary is wide: full float32 logits are the largest arrays of the
-whole step. Here the loss rows are gathered and taken a block at a time, and the gradient with respect to the hidden states is made in the
-same pass while the block's logits exist, so they are computed once and never stored. The number of blocks is decided by the data while
-the program runs: every batch uses one compiled program and pays only for its own loss rows.
+whole step. Here the loss rows are gathered and taken a block at a time, and the gradients are made in the same pass while the block's
+logits exist, so they are computed once and never stored. The number of blocks is decided by the data while the program runs: every batch
+uses one compiled program and pays only for its own loss rows. Every device takes the rows of its own sequences and its own part of the
+vocabulary.
 """
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
+from crossmesh.hardware.mesh import BATCH_AXES
 from crossmesh.models.tunix_jax import logits_of
 
+_TOKENS = PartitionSpec(BATCH_AXES, None)
+_HIDDEN = PartitionSpec(BATCH_AXES, None, None)
+_VOCABULARY = PartitionSpec("tp", None)
+_WEIGHT_GRADIENT = PartitionSpec("tp", "fsdp")
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def summed_nll(cap: float, block: int, hidden: Any, weight: Any, targets: Any, mask: Any) -> Any:
-    """Sum over rows with `mask` of -log p(target), a float32 scalar.
 
-    `hidden` [N, D] and `weight` [V, D] in the compute precision, `targets` [N], `mask` [N] bool; `cap` caps logits (0: no cap), `block`
-    is the number of rows taken at once. Differentiable in `hidden` only: the output projection belongs to the frozen base.
+@dataclass(frozen=True)
+class LossHead:
+    """What the head is compiled for."""
+
+    mesh: Any
+    cap: float
+    """Caps logits; 0: no cap."""
+    block: int
+    """Rows of logits that a device makes at once."""
+    train_weight: bool
+    """Whether the output projection is trained: otherwise it gets no gradient."""
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def summed_nll(head: LossHead, hidden: Any, weight: Any, targets: Any, mask: Any) -> Any:
+    """Sum over positions with `mask` of -log p(target), a float32 scalar.
+
+    `hidden` [B, T, D] and `weight` [V, D] in the compute precision, `targets` [B, T], `mask` [B, T] bool. Differentiable in `hidden`, and
+    in `weight` where `head` says so.
     """
-
-    def body(index: Any, total: Any) -> Any:
-        _, live, logits, picked = _block(cap, block, index, order, count, hidden, weight, targets)
-        return total + _nll(logits, picked, live)
-
-    order, count, blocks = _rows_with_loss(mask, block)
-    return jax.lax.fori_loop(0, blocks, body, jnp.float32(0))
+    return _on_mesh(head, _local_nll, PartitionSpec())(hidden, weight, targets, mask)
 
 
-def _forward(cap: float, block: int, hidden: Any, weight: Any, targets: Any, mask: Any) -> tuple[Any, Any]:
-    def body(index: Any, carry: Any) -> Any:
-        total, gradient = carry
-        rows, live, logits, picked = _block(cap, block, index, order, count, hidden, weight, targets)
-        wrong = (jax.nn.softmax(logits) - picked) * live[:, None]
-        if cap:
-            # d tanh: 1 - tanh^2, with tanh = capped logits / cap.
-            wrong = wrong * (1 - jnp.square(logits / cap))
-        own = jnp.dot(wrong.astype(weight.dtype), weight, preferred_element_type=jnp.float32)
-        return total + _nll(logits, picked, live), gradient.at[rows].add(own)
-
-    order, count, blocks = _rows_with_loss(mask, block)
-    total, gradient = jax.lax.fori_loop(0, blocks, body, (jnp.float32(0), jnp.zeros(hidden.shape, jnp.float32)))
-    return total, gradient.astype(hidden.dtype)
+def _forward(head: LossHead, hidden: Any, weight: Any, targets: Any, mask: Any) -> tuple[Any, Any]:
+    specs = (PartitionSpec(), _HIDDEN, _WEIGHT_GRADIENT if head.train_weight else None)
+    total, *gradients = _on_mesh(head, _local_gradients, specs)(hidden, weight, targets, mask)
+    return total, gradients
 
 
-def _backward(cap: float, block: int, gradient: Any, cotangent: Any) -> tuple[Any, None, None, None]:
-    del cap, block
-    return gradient * cotangent.astype(gradient.dtype), None, None, None
+def _backward(head: LossHead, gradients: Any, cotangent: Any) -> tuple[Any, Any, None, None]:
+    del head
+    of_hidden, of_weight = jax.tree.map(lambda gradient: gradient * cotangent.astype(gradient.dtype), gradients)
+    return of_hidden, of_weight, None, None
 
 
 summed_nll.defvjp(_forward, _backward)
 
 
-def _rows_with_loss(mask: Any, block: int) -> tuple[Any, Any, Any]:
-    """Row numbers with the loss rows first, padded to whole blocks; how many carry loss; how many blocks they need."""
-    order = jnp.pad(jnp.argsort(~mask, stable=True), (0, -mask.shape[0] % block))
-    count = mask.sum(dtype=jnp.int32)
-    return order, count, (count + block - 1) // block
+def _on_mesh(head: LossHead, local: Any, out_specs: Any) -> Any:
+    """`local` on every device: its own sequences, its part of the vocabulary at full width (which fsdp gathers once)."""
+    in_specs = (_HIDDEN, _VOCABULARY, _TOKENS, _TOKENS)
+    return jax.shard_map(functools.partial(local, head), mesh=head.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
-def _block(cap: float, block: int, index: Any, order: Any, count: Any, hidden: Any, weight: Any, targets: Any) -> tuple[Any, Any, Any, Any]:
-    """Rows of block `index`, which of them carry loss, their logits [block, V] and a mask of the target's place."""
-    rows = jax.lax.dynamic_slice(order, (index * block,), (block,))
-    live = index * block + jnp.arange(block) < count
-    logits = logits_of(cap, weight, hidden[rows])
-    # A comparison fuses with its neighbours; a one-hot array or a scatter would be stored.
-    picked = jnp.arange(weight.shape[0])[None, :] == targets[rows][:, None]
-    return rows, live, logits, picked
+def _local_nll(head: LossHead, hidden: Any, weight: Any, targets: Any, mask: Any) -> Any:
+    rows = _Rows(head, hidden, weight, targets, mask)
+
+    def body(index: Any, total: Any) -> Any:
+        _, live, logits, picked = rows.block(index)
+        return total + _nll(logits, picked, live)[0]
+
+    return jax.lax.psum(jax.lax.fori_loop(0, rows.blocks, body, jnp.float32(0)), BATCH_AXES)
 
 
-def _nll(logits: Any, picked: Any, live: Any) -> Any:
-    own = jnp.sum(jnp.where(picked, logits, 0), axis=-1)
-    return jnp.sum(jnp.where(live, jax.nn.logsumexp(logits, axis=-1) - own, 0))
+def _local_gradients(head: LossHead, hidden: Any, weight: Any, targets: Any, mask: Any) -> Any:
+    rows = _Rows(head, hidden, weight, targets, mask)
+
+    def body(index: Any, carry: Any) -> Any:
+        total, of_hidden, of_weight = carry
+        places, live, logits, picked = rows.block(index)
+        nll, normalizer = _nll(logits, picked, live)
+        wrong = (jnp.exp(logits - normalizer[:, None]) - picked) * live[:, None]
+        if head.cap:
+            # d tanh: 1 - tanh^2, with tanh = capped logits / cap.
+            wrong = wrong * (1 - jnp.square(logits / head.cap))
+        wrong = wrong.astype(weight.dtype)
+        of_hidden = of_hidden.at[places].add(jnp.dot(wrong, weight, preferred_element_type=jnp.float32))
+        if of_weight is not None:
+            of_weight = of_weight + jnp.dot(wrong.T, rows.hidden[places], preferred_element_type=jnp.float32)
+        return total + nll, of_hidden, of_weight
+
+    of_weight = jnp.zeros(weight.shape, jnp.float32) if head.train_weight else None
+    start = (jnp.float32(0), jnp.zeros(rows.hidden.shape, jnp.float32), of_weight)
+    total, of_hidden, of_weight = jax.lax.fori_loop(0, rows.blocks, body, start)
+    of_hidden = jax.lax.psum(of_hidden, "tp").reshape(hidden.shape).astype(hidden.dtype)
+    if of_weight is not None:
+        of_weight = jax.lax.psum(of_weight, ("dcn", "data"))
+        of_weight = jax.lax.psum_scatter(of_weight, "fsdp", scatter_dimension=1, tiled=True).astype(weight.dtype)
+    return jax.lax.psum(total, BATCH_AXES), of_hidden, of_weight
+
+
+class _Rows:
+    """The positions of a device, those with loss first, in blocks."""
+
+    def __init__(self, head: LossHead, hidden: Any, weight: Any, targets: Any, mask: Any) -> None:
+        """Every device takes as many blocks as the one with most loss rows: it would wait for that one anyway."""
+        self._head, self._weight, self._targets = head, weight, targets.reshape(-1)
+        self.hidden = hidden.reshape(-1, hidden.shape[-1]).astype(weight.dtype)
+        mask = mask.reshape(-1)
+        self._order = jnp.pad(jnp.argsort(~mask, stable=True), (0, -mask.shape[0] % head.block))
+        self._count = mask.sum(dtype=jnp.int32)
+        self.blocks = (jax.lax.pmax(self._count, BATCH_AXES) + head.block - 1) // head.block
+
+    def block(self, index: Any) -> tuple[Any, Any, Any, Any]:
+        """Places of block `index`, which of them carry loss, their logits [block, V of this device], and where the target is in them."""
+        size, width = self._head.block, self._weight.shape[0]
+        places = jax.lax.dynamic_slice(self._order, (index * size,), (size,))
+        live = index * size + jnp.arange(size) < self._count
+        logits = logits_of(self._head.cap, self._weight, self.hidden[places])
+        tokens = jax.lax.axis_index("tp") * width + jnp.arange(width)
+        # A comparison fuses with its neighbours; a one-hot array or a scatter would be stored.
+        return places, live, logits, tokens[None, :] == self._targets[places][:, None]
+
+
+def _nll(logits: Any, picked: Any, live: Any) -> tuple[Any, Any]:
+    """Summed nll of a block and log of each row's softmax denominator, over the whole vocabulary."""
+    top = jax.lax.pmax(jnp.max(logits, axis=-1), "tp")
+    normalizer = top + jnp.log(jax.lax.psum(jnp.sum(jnp.exp(logits - top[:, None]), axis=-1), "tp"))
+    own = jax.lax.psum(jnp.sum(jnp.where(picked, logits, 0), axis=-1), "tp")
+    return jnp.sum(jnp.where(live, normalizer - own, 0)), normalizer

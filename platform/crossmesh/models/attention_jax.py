@@ -1,0 +1,144 @@
+"""Attention over packed sequences for Tunix's Llama and Gemma 4: a token sees what precedes it in its own segment, and in its window.
+
+Tunix's blocks take a mask; its flash path has none, so that it cannot keep packed rows apart. These subclasses take segment ids in the
+mask's place and leave projections, norms and rotation to Tunix's own modules. Two kernels compute the same: `plain` einsums anywhere, and
+`splash` on TPU, which never stores the scores.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+from jax.sharding import PartitionSpec
+from tunix.models.gemma4 import model as gemma4
+from tunix.models.llama3 import model as llama3
+
+from crossmesh.hardware.mesh import BATCH_AXES
+
+_LANES = 128
+"""The splash kernel takes sequence lengths and head sizes in multiples of this."""
+_SPLASH_BLOCKS = (1024, 768, 512, 384, 256, 128)
+"""Block sizes tried, the first that divides the sequence: larger ones read keys and values less often."""
+_HIDDEN = -2.3819763e38
+"""Score of what is not seen: Tunix's, finite, so that a row without any key has no NaN."""
+
+
+def attend(query: Any, key: Any, value: Any, segment_ids: Any, window: int, kernel: str) -> Any:
+    """Causal attention within segments: `query` [B, T, N, H], `key` and `value` [B, T, K, H] with K dividing N, returns [B, T, N, H].
+
+    `segment_ids` [B, T] is 0 for padding, whose result means nothing. `window` is how many tokens are seen, the own one included; 0: all.
+    Scores are not scaled: scale the query.
+    """
+    if kernel == "splash":
+        return _splash_on_mesh(query, key, value, segment_ids, window)
+    return _plain(query, key, value, segment_ids, window)
+
+
+def _plain(query: Any, key: Any, value: Any, segment_ids: Any, window: int) -> Any:
+    batch, length, heads, width = query.shape
+    grouped = query.reshape(batch, length, key.shape[2], heads // key.shape[2], width)
+    scores = jnp.einsum("BTKGH,BSKH->BKGTS", grouped, key)
+    scores = jnp.where(_seen(segment_ids, window)[:, None, None], scores, _HIDDEN)
+    weights = jax.nn.softmax(scores.astype(jnp.float32), axis=-1).astype(key.dtype)
+    return jnp.einsum("BKGTS,BSKH->BTKGH", weights, value).reshape(query.shape)
+
+
+def _seen(segment_ids: Any, window: int) -> Any:
+    """[B, T, T], True where token t sees token s. Rows lie in one piece, so places differ within a segment as positions do."""
+    length = segment_ids.shape[1]
+    distance = jnp.arange(length)[:, None] - jnp.arange(length)[None, :]
+    near = (distance >= 0) & (distance < window) if window else distance >= 0
+    return near & (segment_ids[:, :, None] == segment_ids[:, None, :])
+
+
+def _splash_on_mesh(query: Any, key: Any, value: Any, segment_ids: Any, window: int) -> Any:
+    """The splash kernel on every device's own sequences and heads. Needs the mesh as context (`with mesh:`)."""
+    mesh = jax.interpreters.pxla.thread_resources.env.physical_mesh
+    split = PartitionSpec(BATCH_AXES, None, "tp", None)
+    compute = jax.shard_map(
+        functools.partial(splash_attend, window=window),
+        mesh=mesh,
+        in_specs=(split, split, split, PartitionSpec(BATCH_AXES, None)),
+        out_specs=split,
+        check_vma=False,
+    )
+    return compute(query, key, value, segment_ids)
+
+
+def splash_attend(query: Any, key: Any, value: Any, segment_ids: Any, window: int, interpret: bool = False) -> Any:
+    """`attend` by JAX's Pallas kernel, on one device; `interpret` runs it anywhere, slowly, for tests.
+
+    Lengths and head sizes that the kernel does not take are filled up: with padding tokens behind, and with zeros that add nothing to a
+    product.
+    """
+    length, heads, width = query.shape[1:]
+    longer, wider = -length % _LANES, -width % _LANES
+    query, key, value = (jnp.pad(array, ((0, 0), (0, longer), (0, 0), (0, wider))).swapaxes(1, 2) for array in (query, key, value))
+    segment_ids = jnp.pad(segment_ids, ((0, 0), (0, longer)))
+    computed = jax.vmap(_splash_kernel(length + longer, heads, window, interpret))(
+        query, key, value, splash.SegmentIds(segment_ids, segment_ids)
+    )
+    return computed.swapaxes(1, 2)[:, :length, :, :width]
+
+
+def _splash_kernel(length: int, heads: int, window: int, interpret: bool) -> Any:
+    block = next(size for size in _SPLASH_BLOCKS if length % size == 0)
+    shape = (length, length)
+    mask = masks.LocalMask(shape, window_size=(window - 1, 0), offset=0) if window else masks.CausalMask(shape)
+    sizes = splash.BlockSizes(
+        block_q=block,
+        block_kv=block,
+        block_q_dkv=block,
+        block_kv_dkv=block,
+        block_q_dq=block,
+        block_kv_dq=block,
+    )
+    return splash.make_splash_mha(
+        masks.MultiHeadMask([mask] * heads), block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=interpret
+    )
+
+
+class LlamaAttention(llama3.Attention):
+    """Tunix's llama3 attention on segments, rotating with the model's theta.
+
+    Tunix 0.1.7 calls `apply_rope` without `config.rope_theta`, so that every Llama is computed with the default of 1e6. `theta` and
+    `kernel` are set on the instance.
+    """
+
+    def block(self, x: Any, segment_pos: Any, cache: Any, attn_mask: Any) -> Any:
+        """`attn_mask` holds segment ids [B, T]."""
+        del cache
+        query, key, value = (llama3.shard(project(x), self.shd_config.act_btnh) for project in (self.q_proj, self.k_proj, self.v_proj))
+        rotate = functools.partial(llama3.apply_rope, positions=segment_pos, head_dim=self.head_dim, rope_theta=self.theta)
+        mixed = attend(rotate(query) * self.scale, rotate(key), value, attn_mask, 0, self.kernel)
+        return None, llama3.shard(self.o_proj(mixed), self.shd_config.act_btd)
+
+
+class Gemma4Attention(gemma4.Attention):
+    """Tunix's gemma4 attention on segments. `kernel` is set on the instance."""
+
+    def block(self, x: Any, segment_pos: Any, cache: Any, attn_mask: Any, kv_shared_cache: Any = None) -> Any:
+        """`attn_mask` holds segment ids [B, T]."""
+        del cache, kv_shared_cache
+        sharding, sliding = self.config.shd_config, self.attn_type == gemma4.AttentionType.LOCAL_SLIDING
+        x = x.astype(self.config.dtype)
+        query = gemma4.shard(self.q_einsum(x), sharding.act_btnh)
+        if hasattr(self, "k_einsum"):
+            key = value = gemma4.shard(self.k_einsum(x), sharding.act_btnh)
+        else:
+            key, value = (gemma4.shard(projected, sharding.act_btnh) for projected in self.kv_einsum(x))
+        # Values have a norm without a scale of their own.
+        value = value * jax.lax.rsqrt(jnp.mean(jnp.square(value), axis=-1, keepdims=True) + 1e-6)
+        rotate = functools.partial(
+            gemma4.apply_rope,
+            positions=segment_pos,
+            base_frequency=self.rope_base_frequency,
+            scale_factor=self.rope_scale_factor,
+            rope_proportion=self.rope_proportion,
+        )
+        window = self.config.sliding_window_size if sliding else 0
+        mixed = attend(rotate(self._query_norm(query)), rotate(self._key_norm(key)), value, attn_mask, window or 0, self.kernel)
+        return None, gemma4.shard(self.attn_vec_einsum(mixed), sharding.act_btd), None

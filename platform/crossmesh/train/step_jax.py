@@ -1,0 +1,96 @@
+"""One optimizer step and one loss on JAX: pure functions of arrays, to be jitted by the backend and by a planner alike.
+
+What trials vary without changing the program (learning rate, warm-up, weight decay, clipping norm, seed) comes in as values. A batch is
+padded to the most micro-batches that a step can have and says how many are live, so that every batch runs the one program.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from crossmesh.models.tunix_jax import Structure, hidden_states, output_weight
+from crossmesh.spec.experiment import OptimSpec
+from crossmesh.train.loss_jax import LossHead, summed_nll
+
+Batch = Mapping[str, Any]
+"""`tokens`, `loss_mask`, `positions`, `segment_ids`, each [accumulation, sequences, length]."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a step is compiled for."""
+
+    structure: Structure
+    head: LossHead
+    dropout: bool
+    beta1: float
+    beta2: float
+    epsilon: float
+    clip: bool
+    """Whether gradients are clipped, to the knob `clip_norm`."""
+
+    def update(self, gradient: Any, moments: Any, trained: Any, weight_decay: Any) -> Any:
+        """AdamW but for the learning rate, which multiplies the update."""
+        adam = optax.scale_by_adam(self.beta1, self.beta2, self.epsilon)
+        update, moments = adam.update(gradient, moments)
+        return jax.tree.map(lambda change, value: change + weight_decay * value, update, trained), moments
+
+
+def knobs_of(optim: OptimSpec, seed: int, rate: float, step: int) -> dict[str, Any]:
+    """The values of a step that no program depends on."""
+    return {
+        "rate": np.float32(rate),
+        "weight_decay": np.float32(optim.weight_decay),
+        "clip_norm": np.float32(optim.clip_norm),
+        "seed": np.uint32(seed),
+        "step": np.uint32(step),
+    }
+
+
+def train_step(program: Program, trained: Any, moments: Any, frozen: Any, batch: Batch, live: Any, knobs: Mapping[str, Any]) -> Any:
+    """One AdamW step on the mean loss of the `live` micro-batches: new trained state, new moments, loss, gradient norm before clipping."""
+    total = _loss_tokens(batch)
+    key = jax.random.fold_in(jax.random.key(knobs["seed"]), knobs["step"])
+
+    def gradient_of(index: Any) -> Any:
+        micro = {name: array[index] for name, array in batch.items()}
+        return jax.value_and_grad(lambda values: _nll(program, values, frozen, micro, jax.random.fold_in(key, index)) / total)(trained)
+
+    if batch["tokens"].shape[0] == 1:
+        loss, gradient = gradient_of(0)
+    else:
+        zero = (jnp.float32(0), jax.tree.map(jnp.zeros_like, trained))
+        loss, gradient = jax.lax.fori_loop(0, live, lambda index, sum_: jax.tree.map(jnp.add, sum_, gradient_of(index)), zero)
+    norm = optax.global_norm(gradient)
+    if program.clip:
+        gradient = jax.tree.map(lambda one: one * jnp.minimum(1, knobs["clip_norm"] / norm), gradient)
+    update, moments = program.update(gradient, moments, trained, knobs["weight_decay"])
+    return jax.tree.map(lambda value, change: value - knobs["rate"] * change, trained, update), moments, loss, norm
+
+
+def mean_loss(program: Program, trained: Any, frozen: Any, batch: Batch, live: Any) -> Any:
+    """Mean loss of the `live` micro-batches. The program must be one without dropout."""
+
+    def body(index: Any, sum_: Any) -> Any:
+        return sum_ + _nll(program, trained, frozen, {name: array[index] for name, array in batch.items()}, None)
+
+    return jax.lax.fori_loop(0, live, body, jnp.float32(0)) / _loss_tokens(batch)
+
+
+def _nll(program: Program, trained: Any, frozen: Any, micro: Batch, key: Any) -> Any:
+    """Summed nll of one micro-batch of [sequences, length] arrays."""
+    structure, segments = program.structure, micro["segment_ids"]
+    hidden = hidden_states(structure, trained, frozen, micro["tokens"], micro["positions"], segments, key if program.dropout else None)
+    # Position t predicts t + 1: row t has target tokens[t + 1] and carries loss where loss_mask[t + 1] does. The last row has none.
+    targets = jnp.roll(micro["tokens"], -1, axis=1)
+    carries = jnp.roll(micro["loss_mask"].at[:, 0].set(False), -1, axis=1)
+    return summed_nll(program.head, hidden, output_weight(structure, trained, frozen), targets, carries)
+
+
+def _loss_tokens(batch: Batch) -> Any:
+    return batch["loss_mask"][:, :, 1:].sum(dtype=jnp.float32)

@@ -1,0 +1,109 @@
+"""Where tensors lie on the mesh, what does not divide, and what replication costs."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+import crossmesh.models
+from crossmesh.errors import InputError
+from crossmesh.files import read_json
+from crossmesh.hardware.mesh import MeshShape
+from crossmesh.models.families import Architecture, parse_architecture
+from crossmesh.models.placement import lora_axes, nf4_tile, place, weight_axes
+from crossmesh.models.targets import all_weights, projections
+from crossmesh.spec.experiment import LoraSpec, ModelSpec
+
+MODEL = ModelSpec(family="gemma4", dtype="bfloat16")
+LORA = LoraSpec(rank=64)
+
+
+def architecture_of(name: str) -> Architecture:
+    path = Path(crossmesh.models.__file__).parent / "architectures" / f"{name}.json"
+    return parse_architecture(read_json(path), str(path))
+
+
+@pytest.fixture(scope="module")
+def gemma4_31b() -> Architecture:
+    return architecture_of("gemma4_31b")
+
+
+@pytest.mark.parametrize(
+    ("backend", "said"),
+    [
+        ("jax", "layers.5.attn.k_einsum.w axis 0 has size 4, tp=8. Allowed: tp one of 1, 2, 4. Set mesh.tp."),
+        ("torch", "model.layers.5.self_attn.k_proj.weight has 4 key/value heads, tp=8. Allowed: tp one of 1, 2, 4. Set mesh.tp."),
+    ],
+)
+def test_gemma_4_31b_does_not_train_on_eight_tp_ranks(gemma4_31b: Architecture, backend: str, said: str) -> None:
+    with pytest.raises(InputError) as error:
+        place(gemma4_31b, MeshShape(1, 1, 8), backend, MODEL, LORA)
+    assert str(error.value) == said
+    place(gemma4_31b, MeshShape(1, 2, 4), backend, MODEL, LORA)
+
+
+def test_fsdp_divides_evenly_on_jax_only(gemma4_31b: Architecture) -> None:
+    with pytest.raises(
+        InputError, match=r"embedder.input_embedding axis 1 has size 5376, fsdp=10. Allowed: fsdp one of 1, 2, 3, 4, 6, 7, 8."
+    ):
+        place(gemma4_31b, MeshShape(1, 10, 1), "jax", MODEL, LORA)
+    place(gemma4_31b, MeshShape(1, 10, 1), "torch", MODEL, LORA)
+
+
+def test_the_base_of_gemma_4_31b_is_split_and_its_adapter_says_what_it_costs(gemma4_31b: Architecture) -> None:
+    placement = place(gemma4_31b, MeshShape(1, 2, 4), "jax", MODEL, LORA)
+    assert all("lora" in one.name for one in placement.large)
+    costs = {one.name: one for one in placement.large}
+    # A [5376, 64] of q in 60 layers, split over fsdp=2, held by all 4 tp ranks: value and two moments in float32.
+    q = costs["layers.*.attn.q_einsum.w_lora_a"]
+    assert (q.count, q.over, q.bytes) == (60, ("tp",), 60 * 5376 // 2 * 64 * 12 * 3 // 4)
+    # B [64, 21504] of gate, split over tp=4, held by both fsdp ranks.
+    assert costs["layers.*.mlp.gate_proj.kernel_lora_b"].bytes == 60 * 64 * 21504 // 4 * 12 // 2
+    assert "layers.*.attn.q_einsum.w_lora_a over tp 88.6 MiB" in placement.message
+    # Norms are split over tp by Tunix: 4 of hidden size and 2 of a head in each layer, one at the end; skip_scale is whole everywhere.
+    norms = 60 * 4 * 5376 + 50 * 2 * 256 + 10 * 2 * 512 + 5376
+    assert placement.small_bytes == pytest.approx(norms * 2 // 4 // 2 + 60 * 2 * 7 / 8, abs=60)
+
+
+def test_one_device_replicates_nothing(gemma4_31b: Architecture) -> None:
+    placement = place(gemma4_31b, MeshShape(1, 1, 1), "jax", MODEL, LORA)
+    assert (placement.large, placement.small_bytes, placement.message) == ((), 0, "")
+
+
+def test_full_fine_tuning_has_no_adapter_and_float32_state() -> None:
+    placement = place(architecture_of("tiny_llama"), MeshShape(1, 1, 4), "torch", ModelSpec(), LoraSpec(rank=0))
+    assert placement.small_bytes == (4 * 2 * 128 + 128) * 12 * 3 // 4  # the norms, over tp
+
+
+def test_a_tensor_and_its_adapter_are_split_alike() -> None:
+    q = projections(architecture_of("tiny_llama"), 0)["q"]
+    assert weight_axes(q) == ("fsdp", "tp", None)
+    assert lora_axes(q) == (("fsdp", None), (None, "tp", None))
+    o = projections(architecture_of("tiny_gemma4"), 5)["o"]
+    assert weight_axes(o) == ("tp", None, "fsdp")
+    assert lora_axes(o) == (("tp", None, None), (None, "fsdp"))
+
+
+def test_every_axis_of_every_weight_has_a_meaning() -> None:
+    for name in ("tiny_llama", "tiny_gemma4", "gemma4_31b"):
+        for weight in all_weights(architecture_of(name)):
+            assert len(weight.dims) == len(weight.out_shape + weight.in_shape), weight.hf
+
+
+def test_four_bit_tiles_lie_on_an_axis_that_they_divide() -> None:
+    model = architecture_of("tiny_gemma4")
+    assert nf4_tile(projections(model, 0)["q"]) == (2, 32)
+    assert nf4_tile(projections(model, 0)["o"]) == (1, 32)
+    assert nf4_tile(projections(model, 0)["down"]) == (0, 128)
+    odd = parse_architecture(
+        {**read_json(Path(crossmesh.models.__file__).parent / "architectures/tiny_llama.json"), "intermediate_size": 251}, "x"
+    )
+    with pytest.raises(InputError, match=r"layers.0.mlp.gate_proj.kernel axis 1 has size 251, which cannot be cut"):
+        nf4_tile(projections(odd, 0)["gate"])
+
+
+def test_a_planner_can_ask_often(gemma4_31b: Architecture) -> None:
+    start = time.perf_counter()
+    for _ in range(200):
+        place(gemma4_31b, MeshShape(1, 2, 4), "jax", MODEL, LORA)
+    assert time.perf_counter() - start < 2  # ten thousand in seconds
