@@ -252,8 +252,6 @@ class ChatTokenizer:
         # A token that joins the end of the header with the beginning of the answer is the model's if it shows any of the answer.
         for position in np.flatnonzero((offsets[:, 0] < span.start) & (offsets[:, 1] > span.start)):
             mask[position] = bool(text[span.start : offsets[position, 1]].strip())
-        if not mask.any():
-            raise InputError(f"No token of an assistant turn carries loss under the chat template of {self._folder}: the mask is all zero.")
         return mask
 
     def _verify(self, content: str, tokens: npt.NDArray[np.int32]) -> None:

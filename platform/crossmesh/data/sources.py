@@ -139,13 +139,19 @@ def _digest(rows: Iterable[Row]) -> str:
 def encode_rows(conversations: Sequence[Messages], tokenizer: ChatTokenizer, max_length: int) -> Dataset:
     """Tokenize `conversations`; rows over `max_length` tokens and rows with a blank turn are dropped and counted.
 
-    Raises `InputError` when nothing is left: all rows are empty, or the limit is below the shortest.
+    Raises `InputError` for a row whose mask is all zero, and when nothing is left: all rows are empty, or the limit is below the shortest.
     """
-    encoded = [
-        row
-        for row in (tokenizer.encode_row(turns) if all(turn["content"].strip() for turn in turns) else None for turns in conversations)
-        if row is not None
-    ]
+    encoded = []
+    for number, turns in enumerate(conversations, 1):
+        row = tokenizer.encode_row(turns) if all(turn["content"].strip() for turn in turns) else None
+        if row is None:
+            continue
+        if not row.loss_mask[1:].any():  # The first token is predicted from nothing.
+            raise InputError(
+                f"Row {number} of {len(conversations)} has no token that carries loss: its mask is all zero under this chat template. Each "
+                "row needs an assistant turn with text behind something that it answers."
+            )
+        encoded.append(row)
     empty = len(conversations) - len(encoded)
     if not encoded:
         raise InputError(

@@ -61,7 +61,8 @@ class Saver:
 
     def _failure(self, error: Exception) -> CrossmeshError:
         self._store.unstage(self._step)
-        reason = " ".join(str(error).split())[:300]
+        lines = str(error).strip().splitlines() or [""]
+        reason = lines[-1].strip()[:300]  # DCP tells the stories of all ranks first.
         return CrossmeshError(
             f"The checkpoint after step {self._step} could not be stored ({type(error).__name__}: {reason}). Earlier checkpoints are kept. "
             "Make room under storage.root, or set storage.root or checkpoint.target to a larger place, and run again to continue."

@@ -1,8 +1,10 @@
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -106,6 +108,18 @@ def test_a_row_exactly_at_the_limit_is_kept(make_tokenizer: Make) -> None:
     assert encode_rows([row], tokenizer, length).dropped_long == 0
     with pytest.raises(InputError, match=f"max_length={length - 1} is below the shortest row, which has {length} tokens"):
         encode_rows([row], tokenizer, length - 1)
+
+
+def test_a_row_whose_mask_is_all_zero_is_named(make_tokenizer: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = make_tokenizer()
+    rows = [[message("user", str(number)), message("assistant", "yes")] for number in range(3)]
+    good = tokenizer.encode_row(rows[0])
+    assert good is not None
+    first_only = np.arange(len(good.tokens)) == 0
+    encoded = iter([good, replace(good, loss_mask=first_only)])
+    monkeypatch.setattr(tokenizer, "encode_row", lambda turns: next(encoded))
+    with pytest.raises(InputError, match="Row 2 of 3 has no token that carries loss: its mask is all zero"):
+        encode_rows(rows, tokenizer, 64)
 
 
 def test_digest_depends_on_content_order_and_template(make_tokenizer: Make, tmp_path: Path) -> None:
