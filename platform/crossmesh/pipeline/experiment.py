@@ -9,6 +9,7 @@ from pathlib import Path
 
 from crossmesh.cluster import require_chips
 from crossmesh.console import Console
+from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text, write_json
 from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, evaluate_models
 from crossmesh.report.variants import Results, RunRecord, TrainingSummary, Variant, scores_of
@@ -42,7 +43,15 @@ def run_experiment(
         output: folder of the report.
         command: what to type to get the results again, shown in the report.
         force: do every stage again.
+
+    Raises:
+        InputError: the spec trains all weights, or hardware cannot be had.
     """
+    if spec.lora.full:
+        raise InputError(
+            "lora.rank=0 trains all weights, and this job serves and compares adapters of one base. Give lora.rank a positive number, or "
+            "train the model with jobs/finetune.py."
+        )
     specs = {backend: replace(spec, backend=BackendSpec(backend)) for backend in backends}
     for own in specs.values():
         check_trainable(own)
