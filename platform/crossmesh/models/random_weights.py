@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 
 from crossmesh.errors import InputError, require_choice
 from crossmesh.files import digest_text, write_json
-from crossmesh.models.families import parse_architecture
+from crossmesh.models.families import Architecture, parse_architecture
 from crossmesh.models.targets import all_weights
 
 FloatArray = npt.NDArray[np.float32]
@@ -31,7 +31,8 @@ FloatArray = npt.NDArray[np.float32]
 _RECIPE = 1
 """Raised whenever the same name and seed give other weights."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-_TINY_VOCAB = 512
+_LARGEST = 100_000_000
+"""Parameters up to which weights are drawn: more take too long for what they are good for."""
 _END_OF_TURN = 4
 """Token `<|end|>` of the tiny tokenizer."""
 _EMBEDDING_STD = 0.25
@@ -65,11 +66,11 @@ def write_random(location: str, folder: Path) -> None:
     name, seed = _parse(location)
     config = architecture_config(name)
     architecture = parse_architecture(config, f"{name}.json")
-    if architecture.vocab != _TINY_VOCAB:
-        tiny = [other for other in architecture_names() if architecture_config(other)["vocab_size"] == _TINY_VOCAB]
+    if _parameters(architecture) > _LARGEST:
+        small = [other for other in architecture_names() if _parameters(parse_architecture(architecture_config(other), other)) <= _LARGEST]
         raise InputError(
             f"model.weights='random://{location}' is not possible: {name} is described for planning, not for random weights. "
-            f"Allowed: {', '.join(tiny)}."
+            f"Allowed: {', '.join(small)}."
         )
     arrays = {weight.hf_name: _draw(weight.hf_name, weight.hf_shape, seed) for weight in all_weights(architecture)}
     save_file(arrays, str(folder / "model.safetensors"), metadata={"format": "pt"})
@@ -82,6 +83,10 @@ def write_random(location: str, folder: Path) -> None:
     for file in _TOKENIZER_FILES:
         with resources.as_file(_data("tiny_tokenizer").joinpath(file)) as source:
             shutil.copyfile(source, folder / file)
+
+
+def _parameters(architecture: Architecture) -> int:
+    return sum(math.prod(weight.hf_shape) for weight in all_weights(architecture))
 
 
 def _draw(name: str, shape: tuple[int, ...], seed: int) -> FloatArray:

@@ -1,0 +1,85 @@
+"""Packed rows and the same rows alone: the loss of every token, taken through the backend's own `evaluate`.
+
+A batch whose mask holds one token has that token's loss as its own, so nothing but the `Backend` protocol is needed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossmesh.data.batches import PackedBatch, Row
+from crossmesh.data.packing import StepPlan, build_batch, plan_steps
+from crossmesh.models.families import read_architecture
+from crossmesh.spec.experiment import BackendSpec, BatchSpec, DataSpec, ExperimentSpec, LoraSpec, OptimSpec, PackingSpec
+from crossmesh.train.backend import Backend, TrainingSetup
+from crossmesh.train.worker import make_backend
+from crossmesh.verify.rows import random_rows
+
+_LENGTHS = (61, 33, 20, 40, 17, 9)
+"""Longer than the window of tiny Gemma 4, 16, and shorter; they fill two sequences of 96."""
+_LENGTH = 96
+_EVERY = 4
+"""Every fourth token is looked at, from the first that can carry loss."""
+
+Place = tuple[int, int, int]
+"""Micro-batch, sequence and position of a token."""
+
+
+def exactness(backend_name: str, folder: Path, cache: Path) -> dict[str, Any]:
+    """Compare the model in `folder` on packed and unpacked rows, its adapter one step away from doing nothing.
+
+    Returns the largest difference (relative where a loss is over 1), how many tokens were compared, and the largest difference when the
+    packed rows are not kept apart: the power that the comparison has.
+    """
+    rows = random_rows(_LENGTHS, read_architecture(folder).vocab)
+    spec = ExperimentSpec(
+        data=DataSpec(max_length=_LENGTH),
+        batch=BatchSpec(size=len(rows), micro=1),
+        packing=PackingSpec("step"),
+        lora=LoraSpec(rank=4),
+        optim=OptimSpec(steps=10, learning_rate=1e-2),
+        backend=BackendSpec(backend_name),
+    )
+    (packed_plan,) = plan_steps(_LENGTHS, replace(spec, optim=OptimSpec(steps=1)))
+    alone_plan = StepPlan(packed_plan.rows, tuple((row,) for row in packed_plan.rows))
+    backend = make_backend(spec)
+    backend.init(TrainingSetup.of(spec, folder, cache / "compiled"))
+    packed, alone = (build_batch(plan, rows, 1, _LENGTH, 0) for plan in (packed_plan, alone_plan))
+    backend.step(packed)
+    mixed = replace(packed, segment_ids=(packed.segment_ids > 0).astype(np.int32))
+    reference = losses(backend, alone, dict(places(alone_plan, rows)))
+    where = dict(places(packed_plan, rows))
+    return {
+        "difference": largest_difference(losses(backend, packed, where), reference),
+        "difference_when_rows_mix": largest_difference(losses(backend, mixed, where), reference),
+        "tokens": len(reference),
+    }
+
+
+def places(plan: StepPlan, rows: list[Row]) -> Iterator[tuple[tuple[int, int], Place]]:
+    """Where each token that is looked at lies, as (row, position in the row) and its place; one sequence a micro-batch."""
+    for micro, members in enumerate(plan.sequences):
+        start = 0
+        for row in members:
+            size = len(rows[row].tokens)
+            for position in range(1, size, _EVERY):
+                yield (row, position), (micro, 0, start + position)
+            start += size
+
+
+def losses(backend: Backend, batch: PackedBatch, where: dict[tuple[int, int], Place]) -> dict[tuple[int, int], float]:
+    """The loss of every token of `where`, in nats."""
+    found = {}
+    for token, place in where.items():
+        mask = np.zeros_like(batch.loss_mask)
+        mask[place] = True
+        found[token] = backend.evaluate(replace(batch, loss_mask=mask)).loss
+    return found
+
+
+def largest_difference(one: dict[tuple[int, int], float], other: dict[tuple[int, int], float]) -> float:
+    """The largest difference of two tokens' losses, relative to the loss where that is over 1 nat."""
+    return max(abs(loss - other[token]) / max(1.0, abs(other[token])) for token, loss in one.items())
