@@ -1,4 +1,4 @@
-"""Fine-tune one adapter: `python jobs/finetune.py experiment=demo backend=jax`."""
+"""Fine-tune one model: `python jobs/finetune.py experiment=demo backend=jax`."""
 
 import sys
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class FinetuneKeys(JobKeys):
 
 
 def run(job: Job[FinetuneKeys]) -> None:
-    """Fetch the base, prepare the data, train, and say where the adapter is."""
+    """Fetch the base, prepare the data, train, and say where the adapter is, or with `lora.rank=0` the whole model."""
     spec, console = job.spec, Console()
     check_trainable(spec)
     tracker = Tracker(spec.tracking, spec.storage)
@@ -38,9 +38,11 @@ def run(job: Job[FinetuneKeys]) -> None:
     console.result(
         f"{spec.name}: {spec.backend_name}",
         {
-            "adapter": str(trial.result.adapter_folder),
+            trial.result.adapter_folder.name: str(trial.result.adapter_folder),
             "final_loss": trial.result.final_loss,
             "tokens_per_s": trial.result.tokens_per_s,
+            "padded_tokens_per_s": trial.result.padded_tokens_per_s,
+            "packing_efficiency": trial.result.packing_efficiency,
             "seconds": trial.result.seconds,
             "science_fingerprint": prepared.science.digest,
             "system_fingerprint": prepared.system.digest,

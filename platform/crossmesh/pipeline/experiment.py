@@ -14,7 +14,7 @@ from crossmesh.files import canonical_json, digest_text, write_json
 from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, evaluate_models
 from crossmesh.report.variants import Results, RunRecord, TrainingSummary, Variant, scores_of
 from crossmesh.report.write import write_report
-from crossmesh.spec.experiment import BackendSpec, ExperimentSpec
+from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.trial import Trial, fetch, prepare, run_trial
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.tracker import Tracker
@@ -52,7 +52,7 @@ def run_experiment(
             "lora.rank=0 trains all weights, and this job serves and compares adapters of one base. Give lora.rank a positive number, or "
             "train the model with jobs/finetune.py."
         )
-    specs = {backend: replace(spec, backend=BackendSpec(backend)) for backend in backends}
+    specs = {backend: replace(spec, backend=replace(spec.backend, name=backend)) for backend in backends}
     for own in specs.values():
         check_trainable(own)
     require_chips(spec.hardware.slice.device, spec.hardware.slice.device.chip_count())

@@ -18,7 +18,7 @@ from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.train.assignment import Assignment
 from crossmesh.train.attempt import run_attempt
 from crossmesh.train.events import OnEvent, StepEvent, WarningEvent
-from crossmesh.train.loop import steady_tokens_per_s
+from crossmesh.train.loop import steady
 from crossmesh.train.retry import retries_left, retry_text
 from crossmesh.train.trained import trained_digest
 
@@ -46,8 +46,18 @@ class TrainResult:
 
     @property
     def tokens_per_s(self) -> float:
-        """Steady throughput in real tokens per second (`loop.steady_tokens_per_s`)."""
-        return steady_tokens_per_s(self.history)
+        """Steady throughput in real tokens per second (`loop.steady`)."""
+        return steady(self.history, lambda event: event.tokens_per_s)
+
+    @property
+    def padded_tokens_per_s(self) -> float:
+        """Steady throughput in computed tokens per second, padding included."""
+        return steady(self.history, lambda event: event.padded_tokens_per_s)
+
+    @property
+    def packing_efficiency(self) -> float:
+        """Share of the computed tokens that was not padding."""
+        return self.tokens / sum(event.padded_tokens for event in self.history)
 
     @property
     def seconds(self) -> float:

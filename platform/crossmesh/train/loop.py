@@ -192,7 +192,6 @@ def held_out_loss(backend: Backend, batches: Sequence[PackedBatch]) -> float:
     return sum(part.loss * part.loss_tokens for part in parts) / sum(part.loss_tokens for part in parts)
 
 
-def steady_tokens_per_s(history: Sequence[StepEvent]) -> float:
-    """Median of real tokens per second over all steps but the first of each start, which compile; over all when there are no others."""
-    steady = [event.tokens_per_s for event in history if not event.first]
-    return median(steady or [event.tokens_per_s for event in history])
+def steady(history: Sequence[StepEvent], rate: Callable[[StepEvent], float]) -> float:
+    """Median of `rate` over all steps but the first of each start, which compile; over all when there are no others."""
+    return median([rate(event) for event in history if not event.first] or [rate(event) for event in history])

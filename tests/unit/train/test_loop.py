@@ -8,7 +8,7 @@ import pytest
 
 from crossmesh.errors import InputError
 from crossmesh.train.events import CheckpointEvent, EvaluationEvent, Event, StageEvent, StepEvent
-from crossmesh.train.loop import DivergedError, LoopResult, steady_tokens_per_s
+from crossmesh.train.loop import DivergedError, LoopResult, steady
 from quadratic import STEPS, Training, batch_of, curve, names
 
 
@@ -115,6 +115,6 @@ def test_steady_throughput_leaves_out_the_first_step_of_each_start() -> None:
         return StepEvent(number, 6, 1.0, 1.0, 0.1, 10, 100, 200, seconds, first)
 
     history = [step(1, 50.0, True), step(2, 1.0), step(3, 2.0), step(4, 40.0, True), step(5, 1.0), step(6, 4.0)]
-    assert steady_tokens_per_s(history) == 75.0  # median of 100, 50, 100, 25
-    assert steady_tokens_per_s(history[:1]) == 2.0
+    assert steady(history, lambda event: event.tokens_per_s) == 75.0  # median of 100, 50, 100, 25
+    assert steady(history[:1], lambda event: event.tokens_per_s) == 2.0
     assert history[0].padded_tokens_per_s == 4.0
