@@ -138,10 +138,10 @@ def read_base_config(base: Store) -> dict[str, Any]:
 def _change(adapter: OpenAdapter, module: str) -> RowChange:
     """Read A and B of `module` and return what adds scale * B @ A to a block of its rows."""
     a, b = adapter.pair(module)
-    b *= np.float32(adapter.config.scale(module))
+    scale = np.float32(adapter.config.scale(module))
 
     def add(first: int, rows: FloatArray) -> None:
-        rows += b[first : first + len(rows)] @ a
+        rows += (b[first : first + len(rows)] * scale) @ a
 
     return add
 

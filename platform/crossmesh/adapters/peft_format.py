@@ -39,11 +39,12 @@ class OpenAdapter:
     _data_start: int
 
     def array(self, name: str) -> FloatArray:
-        """Read one array, float32; `CrossmeshError` when a value in it is not finite."""
+        """Read one array, float32, not writable; `CrossmeshError` when a value in it is not finite."""
         tensor = self._tensors[name]
         with closing(LocalStore(self.folder).open(WEIGHTS_FILE)) as reader:
             reader.skip(self._data_start + tensor.start)
-            array = np.frombuffer(reader.read(tensor.size), FLOATS[tensor.dtype]).astype(np.float32).reshape(tensor.shape)
+            stored = np.frombuffer(reader.read(tensor.size), FLOATS[tensor.dtype])
+        array = stored.astype(np.float32, copy=False).reshape(tensor.shape)
         _check_finite(name, array, str(self.folder))
         return array
 

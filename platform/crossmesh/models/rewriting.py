@@ -36,7 +36,7 @@ _RECORDS = ".shards"
 _PLAN = "plan.json"
 _BLOCK = 1 << 19
 """Bytes of a block: in a core's cache while it is changed, and long enough that starting it costs nothing."""
-_AHEAD = 3
+_AHEAD = 2
 """Blocks that wait for a thread."""
 
 

@@ -25,6 +25,7 @@ def write_trained(assignment: Assignment, arrays: Mapping[str, FloatArray]) -> s
         dropout=spec.lora.dropout,
         base_model=spec.model.weights,
         modules=hf_module_names(expand_targets(read_architecture(base), spec.lora.targets)),
+        base_digest=assignment.model.weights_digest,
     )
 
 

@@ -3,6 +3,9 @@
 import errno
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from crossmesh.adapters.merge import Merged, merge
 from crossmesh.adapters.peft_format import open_adapter
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import digest_file
-from crossmesh.models import rewriting
+from crossmesh.models import rewriting, stores
 from crossmesh.models.stores import open_store
 from crossmesh.models.weights import weights_digest
 
@@ -181,6 +184,77 @@ def test_a_merge_that_was_killed_goes_on_with_the_shards_that_are_left(
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
     assert heard[-1][0] == heard[-1][1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "base", "out", "whole"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from crossmesh.adapters.merge import merge
+from crossmesh.adapters.peft_format import open_adapter
+from crossmesh.models.stores import open_store
+
+folder = Path(sys.argv[1])
+first = folder / ".out.partial" / ".shards" / "model-00001-of-00002.safetensors.json"
+
+def die(done, total):
+    while done > 4_000 and not first.exists():
+        pass
+    if first.exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+merge(open_adapter(folder / "adapter"), open_store(str(folder / "base")), folder / "out", die)
+"""
+
+
+def test_a_process_that_dies_leaves_what_the_next_one_goes_on_with(tmp_path: Path, parts: tuple[Path, Path], checkout: Path) -> None:
+    base, adapter = parts
+    environment = {"PYTHONPATH": str(checkout / "platform")}
+    random = np.random.default_rng(0)
+    large = {f"model.layers.{i}.weight": random_array(random, (256, 1024), BFLOAT16) for i in range(8)}
+    shutil.rmtree(base)
+    write_checkpoint(
+        base, [{f"{Q}.weight": random_array(random, (40, 24), BFLOAT16)}, large | {f"{DOWN}.weight": np.zeros((24, 56), BFLOAT16)}]
+    )
+    died = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], env=environment, timeout=120, check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert not (tmp_path / "out").exists()
+    first = tmp_path / ".out.partial" / "model-00001-of-00002.safetensors"
+    inode = first.stat().st_ino
+    run(base, adapter, tmp_path / "out")
+    assert (tmp_path / "out" / first.name).stat().st_ino == inode
+    run(base, adapter, tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_a_store_that_breaks_off_is_gone_on_with(tmp_path: Path, parts: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    base, adapter = parts
+    whole = stores.LocalStore.open
+    opened: list[str] = []
+
+    class Breaking:
+        def seek(self, *where: int) -> None:
+            pass
+
+        def read(self, size: int) -> bytes:
+            raise TimeoutError("no answer")
+
+        def close(self) -> None:
+            pass
+
+    def breaking(store: Any, name: str) -> Any:
+        opened.append(name)  # Once for the header, once for the data.
+        second = name == "model-00002-of-00002.safetensors" and opened.count(name) == 2
+        return stores._StreamReader(Breaking(), name) if second else whole(store, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stores.LocalStore, "open", breaking)
+        with pytest.raises(CrossmeshError, match=r"00002-of-00002\.safetensors could not be read on: no answer"):
+            run(base, adapter, tmp_path / "out")
+    assert (tmp_path / ".out.partial" / "model-00001-of-00002.safetensors").is_file()
+    assert not (tmp_path / "out").exists()
+    run(base, adapter, tmp_path / "out")
+    run(base, adapter, tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("changed", ["adapter", "base"])
