@@ -15,19 +15,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import safe_open
-
 from crossmesh.errors import InputError, reading
 from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, read_json, write_json
 from crossmesh.models import downloads
+from crossmesh.models.checkpoints import INDEX_FILE, open_checkpoint
 from crossmesh.models.families import read_architecture
 from crossmesh.models.random_weights import random_version, write_random
+from crossmesh.models.stores import LocalStore
 from crossmesh.spec.experiment import ModelSpec
 
 MANIFEST = "crossmesh.json"
 _GGUF_RECIPE = 1
 """Raised whenever the same GGUF file gives another folder."""
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model")
 _TEMPLATE_FILE = "chat_template.jinja"
 _OTHER_FILES = ("config.json", "generation_config.json", _TEMPLATE_FILE)
@@ -163,28 +162,8 @@ def _check_blobs(folder: Path) -> tuple[Path, dict[str, str]]:
 
 
 def tensor_files(folder: Path) -> list[Path]:
-    """The safetensors files of a model, in order of their names.
-
-    Raises `InputError` when there are none, or when the index names one that is missing.
-    """
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        with reading(index, "a JSON object whose weight_map names the file of each tensor"):
-            files = sorted({folder / name for name in read_json(index)["weight_map"].values()})
-    else:
-        files = sorted(folder.glob("*.safetensors"))
-    missing = [file.name for file in files if not file.is_file()]
-    if missing:
-        raise InputError(f"{folder} lacks {', '.join(missing)}, which {index.name} names. Give a complete model folder.")
-    if files:
-        return files
-    pickles = sorted(file.name for pattern in _PICKLES for file in folder.glob(pattern))
-    if pickles:
-        raise InputError(
-            f"{folder} has only pickled weights ({pickles[0]}), which can run code when they are read. Allowed: safetensors. "
-            "Convert the model first, or use a revision that has safetensors."
-        )
-    raise InputError(f"{folder} has no weights. Allowed: a folder with model.safetensors, or with several named by {index.name}.")
+    """The safetensors files of a model, in order of their names. Raises what `open_checkpoint` raises: index and headers are checked."""
+    return [folder / shard.name for shard in open_checkpoint(LocalStore(folder)).shards]
 
 
 def chat_template(folder: Path) -> str:
@@ -213,9 +192,6 @@ def folder_digests(folder: Path, known: Mapping[str, str] | None = None) -> Mode
     hashes = dict(known or {})
     hashes |= _hash_files(folder, [name for name in _names(folder, str(folder)) if name not in hashes])
     files = tensor_files(folder)
-    for file in files:  # Opening checks the header, and that the file is as long as it says.
-        with reading(file, "a complete safetensors file; copy or download it again"), safe_open(str(file), framework="numpy"):
-            pass
     return ModelFolder(
         path=folder,
         weights_digest=weights_digest([file.name for file in files], hashes),
@@ -242,8 +218,7 @@ def _names(folder: Path, origin: str) -> list[str]:
                 f"{origin} has no {name}. Allowed: a Hugging Face model folder with config.json, safetensors and tokenizer.json."
             )
     chat_template(folder)
-    index = "model.safetensors.index.json"
-    return [*tensors, *companion_files(folder), *([index] if (folder / index).is_file() else [])]
+    return [*tensors, *companion_files(folder), *([INDEX_FILE] if (folder / INDEX_FILE).is_file() else [])]
 
 
 def companion_files(folder: Path) -> list[str]:
