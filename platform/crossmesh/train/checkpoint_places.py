@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from crossmesh.errors import CrossmeshError
+from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import publish_folder
 
 MANIFEST = "manifest.json"
@@ -92,9 +92,14 @@ class RemotePlace:
         import fsspec
 
         self._url = url.rstrip("/")
-        with self._reached():
-            self._files: Any
+        self._files: Any
+        try:
             self._files, root = fsspec.core.url_to_fs(self._url)
+        except (ValueError, ImportError) as error:  # No such scheme, or the package for it is not there.
+            raise InputError(
+                f"checkpoint.target: {url} is not possible: {error}. Allowed: gs://bucket/folder, s3://bucket/folder, file:///folder, or "
+                "another URL that fsspec knows in the workers' environment."
+            ) from error
         self._root = str(root).rstrip("/")
 
     def steps(self) -> list[int]:

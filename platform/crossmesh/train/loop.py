@@ -158,7 +158,7 @@ def _step(backend: Backend, batch_of: Callable[[int], PackedBatch], index: int, 
     metrics = backend.step(batch)
     seconds = time.perf_counter() - start
     if not (math.isfinite(metrics.loss) and math.isfinite(metrics.grad_norm)):
-        raise _diverged(metrics, index + 1, batch, plan.diverged if backend.rank == 0 else None)
+        raise _diverged(metrics, index + 1, batch, plan.diverged, write=backend.rank == 0)
     return StepEvent(
         step=index + 1,
         steps=plan.steps,
@@ -173,15 +173,15 @@ def _step(backend: Backend, batch_of: Callable[[int], PackedBatch], index: int, 
     )
 
 
-def _diverged(metrics: StepMetrics, step: int, batch: PackedBatch, record: Path | None) -> DivergedError:
-    """Write the step down and return the error that names it."""
-    if record is not None:
+def _diverged(metrics: StepMetrics, step: int, batch: PackedBatch, record: Path, *, write: bool) -> DivergedError:
+    """Return the error that names the step and the file in which it is written down; the leading process writes it."""
+    if write:
         figures = {name: value if math.isfinite(value) else str(value) for name, value in asdict(metrics).items()}
         write_json(record, {"step": step, "row_ids": list(batch.row_ids), **figures})
     shown = ", ".join(batch.row_ids[:8]) + (f" and {len(batch.row_ids) - 8} more" if len(batch.row_ids) > 8 else "")
     return DivergedError(
-        f"Training diverged at step {step}: loss {metrics.loss}, gradient norm {metrics.grad_norm}. Rows of the step: {shown}"
-        f"{f'; all are in {record}' if record else ''}. Lower optim.learning_rate, set optim.clip_norm, or look at these rows; checkpoints "
+        f"Training diverged at step {step}: loss {metrics.loss}, gradient norm {metrics.grad_norm}. Rows of the step: {shown}; "
+        f"all are in {record}. Lower optim.learning_rate, set optim.clip_norm, or look at these rows; checkpoints "
         "of earlier steps are kept."
     )
 

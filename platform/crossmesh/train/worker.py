@@ -69,6 +69,8 @@ def _train(assignment: Assignment, stream: TextIO | None, interruption: Callable
     def batch_of(step: int) -> PackedBatch:
         return build_batch(plans[step], data.rows, sequences, spec.sequence_length, tokenizer.pad_id)
 
+    if stream is not None:
+        assignment.diverged.unlink(missing_ok=True)
     backend = make_backend(spec)
     setup = TrainingSetup.of(spec, model.path, assignment.cache / "compiled")
     plan = Plan(spec.optim.steps, spec.checkpoint.every_steps, assignment.diverged, spec.checkpoint.every_minutes)

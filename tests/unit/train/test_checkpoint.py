@@ -11,7 +11,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from crossmesh.errors import CrossmeshError
+from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.train.checkpoint import CheckpointStore
 from crossmesh.train.checkpoint_places import RemotePlace
 from crossmesh.train.events import CheckpointEvent, StepEvent, WarningEvent
@@ -120,9 +120,19 @@ def test_the_manifest_goes_up_last_and_comes_down_first(tmp_path: Path, bucket: 
     assert RemotePlace(BUCKET).steps() == []
 
 
-def test_a_store_that_cannot_be_reached_is_one_message(tmp_path: Path) -> None:
-    with pytest.raises(CrossmeshError, match=r"nowhere://bucket/trial could not be reached .*Check checkpoint\.target"):
+def test_a_target_that_is_no_place_and_one_that_cannot_be_reached_are_one_message(
+    tmp_path: Path, bucket: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match=r"checkpoint\.target: nowhere://bucket/trial is not possible: .*Allowed: gs://"):
         Training(tmp_path / "run", target="nowhere://bucket/trial").run()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError("no credentials")
+
+    monkeypatch.setattr(MemoryFileSystem, "put_file", refuse)
+    with pytest.raises(CrossmeshError, match=r"memory://bucket/trial could not be reached \(PermissionError: no credentials\).*are kept"):
+        Training(tmp_path / "run", target=BUCKET).run()
+    assert names(tmp_path / "run") == []
 
 
 def full_disk() -> None:
