@@ -29,6 +29,8 @@ for arguments in json.loads(sys.argv[1]):
         runpy.run_path("jobs/export.py", run_name="__main__")
     except SystemExit as ended:
         print(json.dumps({"code": ended.code}))
+loaded = {name.partition(".")[0] for name in sys.modules}
+print(json.dumps({"loaded": sorted(loaded & {"jax", "torch", "vllm", "transformers", "peft"})}))
 """
 
 
@@ -78,6 +80,7 @@ def test_an_adapter_is_published_fetched_and_merged_onto_a_base_that_stays_on_th
             ["adapter=hf://me/none", "model.weights=hf://them/base", "mode=merged", f"folder={tmp_path / 'none'}"],
         ],
     )
+    assert answers.pop() == {"loaded": []}
     assert [answer.get("code") for answer in answers] == [2, 2, 2, None, None, None, 2]
     assert "there is no proof" in errors
     assert "proves the adapter 0000000000000000, this one is" in errors

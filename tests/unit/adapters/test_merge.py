@@ -428,10 +428,26 @@ def test_a_folder_that_holds_something_is_left_as_it_is(tmp_path: Path, parts: t
     assert (tmp_path / "out" / "config.json").is_file()
 
 
-def test_values_that_the_type_cannot_hold_are_named(tmp_path: Path) -> None:
-    write_checkpoint(tmp_path / "base", [{f"{Q}.weight": np.ones((2, 2), np.float16)}])
-    write_peft(tmp_path / "adapter", {Q: (np.full((8, 2), 100, np.float32), np.full((2, 8), 100, np.float32))})
-    with pytest.raises(InputError, match=r"q_proj\.weight would hold values that are not finite in F16"):
+@pytest.mark.parametrize(
+    ("dtype", "weight", "factor", "fits"),
+    [
+        (np.float16, 1, 28, True),
+        (np.float16, 1, 100, False),
+        (np.float16, 1, -100, False),
+        (BFLOAT16, 3.3e38, 1, True),
+        (BFLOAT16, -3.3e38, -1e19, False),
+        (BFLOAT16, np.nan, 0, False),
+        (np.float32, -np.inf, 0, False),
+        (np.float32, -3.4e38, 0, True),
+    ],
+)
+def test_values_that_the_type_cannot_hold_are_named(tmp_path: Path, dtype: Any, weight: float, factor: float, fits: bool) -> None:
+    write_checkpoint(tmp_path / "base", [{f"{Q}.weight": np.array([[1, weight], [0, 0]]).astype(dtype)}])
+    write_peft(tmp_path / "adapter", {Q: (np.full((8, 2), abs(factor), np.float32), np.full((2, 8), factor, np.float32))})
+    if fits:
+        assert run(tmp_path / "base", tmp_path / "adapter", tmp_path / "out").modules == 1
+        return
+    with pytest.raises(InputError, match=r"q_proj\.weight would hold values that are not finite in (F16|BF16|F32)"):
         run(tmp_path / "base", tmp_path / "adapter", tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "base"]
 
