@@ -45,14 +45,15 @@ def make(folder: Path, size: float, rank: int) -> None:
     from checkpoint_folders import BFLOAT16, random_array, write_peft
 
     random = np.random.default_rng(0)
-    layers = max(SHARDS, round(size / sum(2 * out * into for out, into in PROJECTIONS.values())))
+    layers = max(1, round(size / sum(2 * out * into for out, into in PROJECTIONS.values())))
+    shards = min(SHARDS, layers)
     base = folder / "base"
     base.mkdir()
     index, pairs = {}, {}
-    for shard in range(SHARDS):
-        name = f"model-{shard + 1:05}-of-{SHARDS:05}.safetensors"
+    for shard in range(shards):
+        name = f"model-{shard + 1:05}-of-{shards:05}.safetensors"
         arrays = {}
-        for layer in range(layers * shard // SHARDS, layers * (shard + 1) // SHARDS):
+        for layer in range(layers * shard // shards, layers * (shard + 1) // shards):
             start = f"model.layers.{layer}."
             for norm in ("input_layernorm", "post_attention_layernorm"):
                 arrays[f"{start}{norm}.weight"] = np.ones(HIDDEN, BFLOAT16)
@@ -61,7 +62,7 @@ def make(folder: Path, size: float, rank: int) -> None:
                 pairs[start + projection] = (random_array(random, (rank, into), scale=0.02), random_array(random, (out, rank), scale=0.02))
         if shard == 0:
             arrays["model.embed_tokens.weight"] = random_array(random, (VOCAB, HIDDEN), BFLOAT16, 0.02)
-        if shard == SHARDS - 1:
+        if shard == shards - 1:
             arrays["model.norm.weight"] = np.ones(HIDDEN, BFLOAT16)
             arrays["lm_head.weight"] = random_array(random, (VOCAB, HIDDEN), BFLOAT16, 0.02)
         save_file(arrays, base / name, metadata={"format": "pt"})
@@ -135,9 +136,13 @@ def measure(method: str, folder: Path) -> dict[str, float]:
             while stream.read(1 << 20):
                 pass
     os.sync()
-    before, start = _status("VmRSS"), time.perf_counter()
+    before, start, used = _status("VmRSS"), time.perf_counter(), time.process_time()
     run()
-    return {"seconds": time.perf_counter() - start, "extra_bytes": _status("VmHWM") - before}
+    return {
+        "seconds": time.perf_counter() - start,
+        "cpu_seconds": time.process_time() - used,
+        "extra_bytes": _status("VmHWM") - before,
+    }
 
 
 def _status(key: str) -> int:
@@ -183,6 +188,7 @@ def summary(found: dict[str, list[dict[str, float]]], size: int, rank: int) -> d
         "bytes": size,
         "rank": rank,
         "seconds": seconds,
+        "cpu_seconds": {method: [one["cpu_seconds"] for one in results] for method, results in found.items()},
         "ours_over_baseline": medians["ours"] / medians["baseline"],
         "ours_over_baseline_worst": max(ours / base for ours, base in zip(seconds["ours"], seconds["baseline"], strict=True)),
         "peft_over_ours": medians["peft"] / medians["ours"] if "peft" in medians else None,

@@ -73,6 +73,14 @@ def test_what_was_written_is_read_back_bit_for_bit(tmp_path: Path, arrays: dict[
     assert digest == adapter_digest(tmp_path / "a") == write(tmp_path / "b", arrays)
 
 
+def test_an_adapter_says_which_base_it_belongs_to_and_keeps_saying_so(
+    tmp_path: Path, arrays: dict[str, FloatArray], architecture: Architecture
+) -> None:
+    assert write(tmp_path / "a", arrays, base_digest="abc") != write(tmp_path / "b", arrays)
+    write_serving_adapter(tmp_path / "a", tmp_path / "serve", architecture)
+    assert [open_adapter(tmp_path / name).base_digest for name in ("a", "b", "serve")] == ["abc", "", "abc"]
+
+
 def test_the_digest_knows_alpha_and_every_bit(tmp_path: Path, arrays: dict[str, FloatArray]) -> None:
     digest = write(tmp_path / "a", arrays)
     assert write(tmp_path / "b", arrays, alpha=16.0) != digest
