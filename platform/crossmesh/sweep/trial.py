@@ -147,7 +147,7 @@ def _run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder: Pat
         for event in result.history:  # What the run has already is not logged again; one whose run was lost has nothing.
             _log(tracker, run_id, event)
         tracker.artifact_folder(run_id, result.adapter_folder, result.adapter_folder.name)
-        tracker.metrics(run_id, {"train/final_loss": result.final_loss, "train/tokens_per_s_steady": result.tokens_per_s}, spec.optim.steps)
+        tracker.metrics(run_id, _totals(result), spec.optim.steps)
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
@@ -201,6 +201,17 @@ def _log(tracker: Tracker, run_id: str, event: StepEvent) -> None:
         "train/packing_efficiency": event.packing_efficiency,
     }
     tracker.metrics(run_id, values, event.step)
+
+
+def _totals(result: TrainResult) -> dict[str, float]:
+    """What the whole run measured; `report/stored.py` reads it again."""
+    return {
+        "train/final_loss": result.final_loss,
+        "train/tokens_per_s_steady": result.tokens_per_s,
+        "train/seconds": result.seconds,
+        "train/tokens": result.tokens,
+        "train/loss_tokens": result.loss_tokens,
+    }
 
 
 def _trial(prepared: Prepared, folder: Path, tracker: Tracker, run_id: str, result: TrainResult, *, skipped: bool) -> Trial:

@@ -32,6 +32,8 @@ STATUSES = ("FINISHED", "FAILED", "KILLED")
 _TAG_PARENT = "mlflow.parentRunId"
 _TAG_COMMIT = "mlflow.source.git.commit"
 _SYSTEM_METRICS_EVERY_S = 5.0
+_RUNS_LOOKED_THROUGH = 10_000
+"""MLflow cannot search for the beginning of a run's id."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +220,10 @@ class Tracker:
     def children(self, parent: str) -> tuple[TrackedRun, ...]:
         """Return the runs under `parent`, newest first."""
         return self._search(f"tags.`{_TAG_PARENT}` = '{_quotable(parent)}'", limit=1_000)
+
+    def matching(self, prefix: str) -> tuple[TrackedRun, ...]:
+        """Return the runs of this experiment whose id begins with `prefix`, newest first."""
+        return tuple(run for run in self._search("", limit=_RUNS_LOOKED_THROUGH) if run.run_id.startswith(prefix))
 
     def run(self, run_id: str) -> TrackedRun:
         """Return a run as it stands now."""
