@@ -93,6 +93,12 @@ VARIABLES = (
     Variable("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "set", "0.5 on CPU: the controller sees a finished worker sooner than in 2 s."),
     Variable("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "both", "0 on CPU: nobody preempts the local node; one process less."),
     Variable("RAY_CHDIR_TO_TRIAL_DIR", "set", "0: a worker keeps its working directory; all our paths are absolute."),
+    # Set on the nodes of a cluster (cluster.yaml).
+    Variable(
+        "RAY_JOB_STOP_WAIT_TIME_S",
+        "set",
+        "150: after `ray job stop` a job ends its step and stores a checkpoint; Ray would kill it after 3 s.",
+    ),
     # Set in serving workers.
     Variable("VLLM_TARGET_DEVICE", "set", "The platform of the engine: beside libtpu vLLM finds two and refuses to start."),
     Variable("VLLM_CPU_OMP_THREADS_BIND", "set", "nobind: a CPU engine computes on all cores; vLLM would leave one to its scheduler."),

@@ -84,6 +84,10 @@ class EmulatedCluster:
         """Start a node, wait until the cluster knows it, and return the pid of its raylet."""
         return int(_ask(self._process, asdict(node))["raylet"])
 
+    def state(self) -> dict[str, Any]:
+        """What Ray's tables say: `nodes` by id with their `labels`, and the resources that are `free`."""
+        return _ask(self._process, {"state": True})
+
     @property
     def environment(self) -> dict[str, str]:
         """The environment for a driver."""
@@ -92,7 +96,7 @@ class EmulatedCluster:
 
 def kill_node(raylet: int) -> None:
     """End a node as a power cut would: SIGKILL to its raylet, its agents and its workers at once."""
-    for pid in [raylet, *_descendants(raylet)]:
+    for pid in [raylet, *descendants(raylet)]:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
@@ -114,6 +118,7 @@ def emulated_cluster(*nodes: EmulatedNode, head_cpus: int = 2, dashboard: bool =
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "RAY_enable_metrics_collection": "0",
+        "RAY_JOB_STOP_WAIT_TIME_S": "150",
         "CROSSMESH_EMULATE": "1",
     }
     environment = {**{name: value for name, value in os.environ.items() if not name.startswith("RAY_")}, **variables}
@@ -155,6 +160,10 @@ def _serve() -> None:
     cluster = Cluster(shutdown_at_exit=False)
     for line in sys.stdin:
         request = json.loads(line)
+        if "state" in request:
+            nodes = {node["NodeID"]: {"labels": node["Labels"]} for node in cluster.global_state.node_table() if node["Alive"]}
+            _answer({"nodes": nodes, "free": cluster.global_state.available_resources()})
+            continue
         if "head_cpus" in request:
             node = cluster.add_node(
                 num_cpus=request["head_cpus"],
@@ -175,8 +184,12 @@ def _serve() -> None:
                 object_store_memory=_STORE_BYTES,
                 node_ip_address="127.0.0.1",
             )
-        sys.stdout.write(json.dumps({"address": cluster.address, "raylet": node.all_processes["raylet"][0].process.pid}) + "\n")
-        sys.stdout.flush()
+        _answer({"address": cluster.address, "raylet": node.all_processes["raylet"][0].process.pid})
+
+
+def _answer(values: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
 
 
 def _free_port() -> int:
@@ -185,7 +198,8 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
+    """Processes that `pid` started, and those that they started."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

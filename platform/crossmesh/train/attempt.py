@@ -49,8 +49,9 @@ class Attempt:
         if not log.is_file():  # The worker died before it could say why: what Ray saw of it.
             write_text(log, f"{self.failure.text}\n")
         lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
+        what = "workers could not be started" if self.failure.kind is FailureKind.START else "worker failed"
         raise CrossmeshError(
-            f"The training worker failed: {lines[-1].strip() if lines else self.failure.kind.value}. The whole story is in {log}. "
+            f"The training {what}: {lines[-1].strip().rstrip('.') if lines else self.failure.kind.value}. The whole story is in {log}. "
             "Checkpoints are kept: run again to continue from the newest."
         )
 

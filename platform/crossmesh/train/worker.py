@@ -37,10 +37,10 @@ def train_loop_per_worker(config: Mapping[str, Assignment]) -> None:
     from ray.train import get_context
 
     assignment, context = config[LOOP_KEY], get_context()
-    leads, alone = context.get_world_rank() == 0, context.get_world_size() == 1
+    alone = context.get_world_size() == 1
     try:
         with interruptions(assignment.stop) as interruption, assignment.events.open("a", encoding="utf-8") as stream:
-            _train(assignment, stream if leads else None, interruption)
+            _train(assignment, context.get_world_rank(), stream, interruption)
     except CrossmeshError as error:
         write_json(assignment.error, {"exit_code": error.exit_code, "message": str(error)})
         if not alone:
@@ -51,12 +51,17 @@ def train_loop_per_worker(config: Mapping[str, Assignment]) -> None:
         raise
 
 
-def _train(assignment: Assignment, stream: TextIO | None, interruption: Callable[[], Interruption | None]) -> None:
-    """Train and export; events go to `stream`, that of the leading worker."""
+def _train(assignment: Assignment, rank: int, stream: TextIO, interruption: Callable[[], Interruption | None]) -> None:
+    """Train and export; the leading worker tells its events to `stream`. `rank` is Ray's, until the backend has its own."""
     spec, model = assignment.spec, assignment.model
+    backend = make_backend(spec)
+
+    def leads() -> bool:
+        # JAX numbers the processes of a TPU slice by itself: what leads there need not be what leads for Ray.
+        return int(getattr(backend, "rank", rank)) == 0
 
     def emit(event: Event) -> None:
-        if stream is not None:
+        if leads():
             stream.write(json.dumps(to_json(event)) + "\n")
             stream.flush()
 
@@ -69,18 +74,17 @@ def _train(assignment: Assignment, stream: TextIO | None, interruption: Callable
     def batch_of(step: int) -> PackedBatch:
         return build_batch(plans[step], data.rows, sequences, spec.sequence_length, tokenizer.pad_id)
 
-    if stream is not None:
+    if leads():
         assignment.diverged.unlink(missing_ok=True)
-    backend = make_backend(spec)
     setup = TrainingSetup.of(spec, model.path, assignment.cache / "compiled")
     plan = Plan(spec.optim.steps, spec.checkpoint.every_steps, assignment.diverged, spec.checkpoint.every_minutes)
     done = run(backend, setup, batch_of, plan, _checkpoints(assignment, data.digest), emit, interruption)
     if done.ended == "finished":
         emit(StageEvent("exporting what was trained"))
         arrays = backend.export()
-        if stream is not None:
+        if leads():
             _write_result(assignment, arrays, data.digest, done.history)
-    elif done.ended == "preempted" and stream is not None:
+    elif done.ended == "preempted" and leads():
         assignment.preempted.touch()
 
 
