@@ -8,17 +8,23 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM
 
 from crossmesh.adapters.initial import FloatArray
 from crossmesh.adapters.peft_format import write_adapter
 from crossmesh.data.batches import PackedBatch, Row
+from crossmesh.errors import InputError
+from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.families import read_architecture
-from crossmesh.models.hf_torch import hidden_states, logits, model_inputs, reference_logits
-from crossmesh.models.targets import expand_targets, hf_module_names
+from crossmesh.models.hf_torch import hidden_states, load_base, logits, model_inputs, reference_logits
+from crossmesh.models.targets import all_weights, expand_targets, hf_module_names
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.experiment import ExperimentSpec, LoraSpec, ModelSpec, OptimSpec
+from crossmesh.spec.experiment import BackendSpec, ExperimentSpec, LoraSpec, ModelSpec, OptimSpec
+from crossmesh.train import model_torch, torch_backend
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.schedule import learning_rate
 from crossmesh.train.torch_backend import TorchBackend
@@ -35,11 +41,15 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return fetch_model(ModelSpec(family=family, weights=f"random://tiny_{family}@0"), tmp_path_factory.mktemp("cache")).path
 
 
-def setup_of(folder: Path, dtype: str = "float32", **lora: Any) -> TrainingSetup:
+def setup_of(folder: Path, dtype: str = "float32", attention: str = "sdpa", remat: str = "none", **lora: Any) -> TrainingSetup:
     optim = OptimSpec(steps=20, learning_rate=1e-2, weight_decay=0.01)
-    return TrainingSetup.of(
-        ExperimentSpec(model=ModelSpec(dtype=dtype), lora=LoraSpec(rank=4, alpha=8.0, **lora), optim=optim), folder, folder
+    spec = ExperimentSpec(
+        model=ModelSpec(dtype=dtype),
+        lora=LoraSpec(**{"rank": 4, "alpha": 8.0, **lora}),
+        optim=optim,
+        backend=BackendSpec(attention=attention, remat=remat),
     )
+    return TrainingSetup.of(spec, folder, folder)
 
 
 def batch_of(made: list[Row], micro: int) -> PackedBatch:
@@ -77,6 +87,117 @@ def test_padding_and_packing_do_not_reach_a_row(folder: Path) -> None:
         alone = reference_logits(folder, row.tokens[None], np.arange(size, dtype=np.int32)[None], np.ones((1, size), np.int32))[0]
         assert np.abs(together[start : start + size] - alone).max() < 1e-4
         start += size
+
+
+def token_losses(backend: TorchBackend, batch: PackedBatch) -> torch.Tensor:
+    """The loss of each loss token of a batch of one micro-batch, row by row."""
+    base, architecture = backend._model.base, backend._architecture
+    arrays = (batch.tokens[0], batch.positions[0], batch.segment_ids[0])
+    row, column = (torch.from_numpy(axis) for axis in batch.loss_mask[0].nonzero())
+    with torch.no_grad():
+        hidden = hidden_states(base, architecture, model_inputs(backend._setup.attention, architecture, torch.float32, *arrays, "cpu"))
+        scores = logits(base, architecture, hidden[row, column - 1])
+    return cross_entropy(scores, torch.from_numpy(batch.tokens[0]).long()[row, column], reduction="none")
+
+
+@pytest.mark.parametrize("kernel", ["plain", "sdpa"])
+def test_every_token_of_a_packed_row_has_the_loss_it_has_alone(folder: Path, kernel: str) -> None:
+    made = rows(3)
+    backend = started(folder, attention=kernel)
+    alone, together = (token_losses(backend, batch) for batch in (unpacked(made, 3, LENGTH), packed(made, 128)))
+    assert len(alone) == sum(row.loss_mask.sum() for row in made)
+    assert (alone - together).abs().max() < 1e-5
+    one, other = started(folder).step(unpacked(made, 1, LENGTH)), backend.step(packed(made, 128))
+    assert (one.loss, one.grad_norm) == pytest.approx((other.loss, other.grad_norm), rel=1e-5)
+
+
+class Made(TorchDispatchMode):
+    """Remembers every storage that operations made, without keeping it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                self.storages[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
+        return result
+
+    def alive(self) -> int:
+        """Bytes that something still holds."""
+        return sum(size for reference, size in self.storages.values() if not reference.expired())
+
+
+def test_rematerialization_keeps_less_and_changes_nothing(folder: Path) -> None:
+    batch, kept, metrics = batch_of(rows(4), 4), {}, {}
+    for remat in ("none", "dots", "layer"):
+        backend = started(folder, remat=remat)
+        backend._model.train()
+        with Made() as made:
+            loss = backend._nll(batch, 0)
+        kept[remat] = made.alive()
+        del loss
+        metrics[remat] = [backend.step(batch) for _ in range(2)]
+    assert kept["layer"] < 0.5 * kept["dots"]
+    assert kept["dots"] < 0.85 * kept["none"]
+    assert metrics["dots"] == metrics["none"]
+    assert metrics["layer"] == metrics["none"]
+
+
+def test_full_fine_tuning_trains_every_weight_as_transformers_would(folder: Path) -> None:
+    made = rows(2)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokens, total = [torch.from_numpy(row.tokens).long() for row in made], sum(int(row.loss_mask.sum()) for row in made)
+    for row, ids in zip(made, tokens, strict=True):
+        nll = cross_entropy(model(input_ids=ids[None]).logits[0, :-1], ids[1:], reduction="none")
+        (nll[torch.from_numpy(row.loss_mask[1:])].sum() / total).backward()
+    backend = started(folder, rank=0)
+    before = backend.export()
+    metrics = backend.step(batch_of(made, 1))
+    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
+    assert metrics.grad_norm == pytest.approx(norm.item(), rel=1e-4)
+    after = backend.export()
+    assert set(after) == {weight.hf_name for weight in all_weights(read_architecture(folder))}
+    assert {name for name in after if np.array_equal(before[name], after[name])} <= {name for name in after if "layer_scalar" in name}
+
+
+def test_a_base_that_is_there_already_is_adapted_in_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a 4-bit base is, which transformers loads whole: only LoRA's parameters are made and filled."""
+    expected = started(folder).evaluate(batch_of(rows(4), 4)).loss
+    monkeypatch.setattr(torch_backend, "check_setup", lambda *_: "")
+    monkeypatch.setattr(model_torch, "quantized_base", lambda path, *_: load_base(path, "float32"))
+    setup = setup_of(folder)
+    backend = TorchBackend()
+    backend.init(replace(setup, model=replace(setup.model, quantization="nf4")))
+    assert backend.evaluate(batch_of(rows(4), 4)).loss == pytest.approx(expected, rel=1e-6)
+    assert backend.step(batch_of(rows(4), 4)).grad_norm > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": ModelSpec(quantization="nf4")}, "needs a GPU"),
+        ({"attention": "flex"}, "no backward pass"),
+        ({"mesh": MeshShape(data=1, fsdp=2, tp=1)}, "2 places, but 1 torch process"),
+        ({"mesh": MeshShape(data=1, fsdp=1, tp=3)}, "tp=3"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_weights_are_read(folder: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TorchBackend().init(replace(setup_of(folder), **change))
+
+
+def test_a_save_holds_the_state_it_was_asked_for_though_training_goes_on(folder: Path, tmp_path: Path) -> None:
+    backend, batch = started(folder), batch_of(rows(4), 4)
+    backend.step(batch)
+    waiting = backend.save_state(tmp_path)
+    second = backend.step(batch)
+    waiting()
+    backend.load_state(tmp_path)
+    assert backend.step(batch) == second
 
 
 def test_the_loss_is_the_mean_over_loss_tokens_of_the_whole_batch(folder: Path) -> None:

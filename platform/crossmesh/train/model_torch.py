@@ -12,30 +12,34 @@ from typing import Any
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from crossmesh.adapters.initial import PEFT_PREFIX, LoraShape, initial_lora
 from crossmesh.errors import InputError
 from crossmesh.models.attention_torch import check_kernel
 from crossmesh.models.families import Architecture
 from crossmesh.models.hf_torch import DTYPES, ModelInputs, Slices, empty_base, fill, hidden_states, output_weight, quantized_base
+from crossmesh.models.placement import place
 from crossmesh.models.targets import all_weights, expand_targets, hf_module_names
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.loss_torch import summed_nll
 from crossmesh.train.ranks_torch import Part, Ranks
-from crossmesh.train.sharding_torch import apply_fsdp, apply_tensor_parallel, check_tensor_parallel, local, tp_axis
+from crossmesh.train.sharding_torch import apply_fsdp, apply_tensor_parallel, local, tp_axis
 
 _LOSS_ROWS = {"cpu": 128, "cuda": 1024}
 """Rows of logits at once: few on a CPU, where a block is all that is wasted; many where each block reads the vocabulary from HBM."""
-_MATRIX_PRODUCTS = [
+_MATRIX_PRODUCTS = {
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
     torch.ops.aten.bmm.default,
     torch.ops.aten._scaled_dot_product_flash_attention.default,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
-]
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+}
 """What `remat=dots` keeps: results of matrix products, those of fused attention included."""
+_PRODUCTS_OF_TWO = {torch.ops.aten.mm.default: 0, torch.ops.aten.addmm.default: 1}
+"""Where plain products have their first factor."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +75,17 @@ class LossModel(nn.Module):
         return summed_nll(chosen, weight, targets, softcap=self.architecture.logit_softcap, rows=self.rows, group=self.group)
 
 
-def check_setup(setup: TrainingSetup, architecture: Architecture, device: str) -> None:
-    """Raise `InputError` for what torch cannot train on this `device` (`cpu` or `cuda`); before any weight is read."""
+def check_setup(setup: TrainingSetup, architecture: Architecture, device: str) -> str:
+    """Raise `InputError` for what torch cannot train on this `device` (`cpu` or `cuda`), before any weight is read.
+
+    Returns what a person should know of tensors that several devices hold whole; empty when that costs next to nothing.
+    """
     check_kernel(setup.attention, architecture, setup.model.dtype, device)
-    check_tensor_parallel(architecture, setup.mesh.tp)
+    _check_quantization(setup, device)
+    return place(architecture, setup.mesh, "torch", setup.model, setup.lora).message
+
+
+def _check_quantization(setup: TrainingSetup, device: str) -> None:
     if setup.model.quantization == "none":
         return
     given = f"model.quantization={setup.model.quantization}"
@@ -102,7 +113,7 @@ def build(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> tup
     else:
         _adapt(base, setup, architecture)
     layers = base.get_submodule(f"{architecture.prefix}layers")
-    _rematerialize(layers, setup.remat, bool(setup.lora.dropout))
+    _rematerialize(layers, setup.remat, bool(setup.lora.dropout), setup.lora.rank)
     apply_tensor_parallel(base, architecture, ranks)
     axes = {_export_name(name): tp_axis(parameter) for name, parameter in base.named_parameters()}
     model = LossModel(base, architecture, ranks)
@@ -127,7 +138,8 @@ def _adapt(base: Any, setup: TrainingSetup, architecture: Architecture) -> None:
         target_modules=list(hf_module_names(expand_targets(architecture, setup.lora.targets))),
         bias="none",
     )
-    get_peft_model(base, config, autocast_adapter_dtype=True, low_cpu_mem_usage=True)
+    # A quantized base is there already: then LoRA parameters get memory at once.
+    get_peft_model(base, config, autocast_adapter_dtype=True, low_cpu_mem_usage=setup.model.quantization == "none")
 
 
 def _export_name(name: str) -> str:
@@ -137,15 +149,22 @@ def _export_name(name: str) -> str:
     return name.replace(".base_layer", "")
 
 
-def _rematerialize(layers: Any, policy: str, dropout: bool) -> None:
+def _rematerialize(layers: Any, policy: str, dropout: bool, rank: int) -> None:
     """Make the backward pass compute again what `policy` says, layer by layer; inside FSDP, which gathers a layer's weights once for it."""
     if policy == "none":
         return
     arguments: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": dropout}
     if policy == "dots":
-        arguments["context_fn"] = functools.partial(create_selective_checkpoint_contexts, _MATRIX_PRODUCTS)
+        arguments["context_fn"] = functools.partial(create_selective_checkpoint_contexts, functools.partial(_keep, rank))
     for layer in layers:
         layer.forward = functools.partial(checkpoint, layer.forward, **arguments)
+
+
+def _keep(rank: int, _context: Any, operation: Any, *arguments: Any, **_options: Any) -> CheckpointPolicy:
+    """Keep the results of matrix products, but for LoRA's B: wide, nothing's operand, and made again for next to nothing."""
+    first = _PRODUCTS_OF_TWO.get(operation)
+    cheap = first is not None and arguments[first].shape[-1] <= rank
+    return CheckpointPolicy.PREFER_RECOMPUTE if cheap or operation not in _MATRIX_PRODUCTS else CheckpointPolicy.MUST_SAVE
 
 
 def _allocate(model: nn.Module, device: str) -> None:
@@ -157,16 +176,20 @@ def _allocate(model: nn.Module, device: str) -> None:
         module._buffers[name] = buffer.to(device)
 
 
+def checkpoint_buffers(base: Any, architecture: Architecture) -> dict[str, Tensor]:
+    """Buffers of `base` that are tensors of the checkpoint, by name."""
+    stored = {weight.hf_name for weight in all_weights(architecture)}
+    return {name: buffer for name, buffer in base.named_buffers() if name in stored}
+
+
 def _fill(setup: TrainingSetup, architecture: Architecture, base: Any, held: Mapping[str, Trained], trained: Mapping[str, Trained]) -> None:
     """Read this rank's parts of the base weights in `held`, and draw the initial values of LoRA arrays."""
-    buffers: dict[str, tuple[Tensor, Slices]] = {
-        name: (buffer, (slice(None),) * buffer.dim())
-        for name, buffer in base.named_buffers()
-        if name in {weight.hf_name for weight in all_weights(architecture)}
-    }
-    weights = {name: (local(one.parameter), one.part.slices) for name, one in held.items() if not name.startswith(PEFT_PREFIX)}
     if held:
-        fill({**buffers, **weights}, setup.model_folder)
+        targets: dict[str, tuple[Tensor, Slices]] = {
+            name: (buffer, (slice(None),) * buffer.dim()) for name, buffer in checkpoint_buffers(base, architecture).items()
+        }
+        targets |= {name: (local(one.parameter), one.part.slices) for name, one in held.items() if not name.startswith(PEFT_PREFIX)}
+        fill(targets, setup.model_folder)
     if setup.lora.full:
         return
     shapes = [LoraShape(target.hf, target.in_features, target.out_features) for target in expand_targets(architecture, setup.lora.targets)]

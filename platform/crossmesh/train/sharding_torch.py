@@ -6,7 +6,6 @@ parameters lie in the same FSDP group as the frozen base: FSDP2 gathers mixed pr
 """
 
 import functools
-import math
 from typing import Any
 
 import torch
@@ -18,7 +17,6 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.nn.functional import embedding
 
-from crossmesh.errors import InputError
 from crossmesh.models.families import Architecture
 from crossmesh.models.targets import expand_targets
 from crossmesh.spec.experiment import LORA_TARGETS
@@ -26,18 +24,6 @@ from crossmesh.train.ranks_torch import Ranks, SumOverRanks
 
 _ROW_PARALLEL = ("o", "down")
 """Projections whose input is divided; that of all others is whole, and their output divided."""
-
-
-def check_tensor_parallel(architecture: Architecture, tp: int) -> None:
-    """Raise `InputError` that names the first tensor that `tp` does not divide, and the sizes that it may have."""
-    parts = {f"layers.{index}.self_attn.k_proj (heads)": layer.kv_heads for index, layer in enumerate(architecture.layers)}
-    parts |= {f"layers.{index}.self_attn.q_proj (heads)": layer.heads for index, layer in enumerate(architecture.layers)}
-    parts |= {"layers.0.mlp.gate_proj axis 0": architecture.ffn, "embed_tokens axis 0": architecture.vocab}
-    for name, size in parts.items():
-        if size % tp:
-            common = math.gcd(*parts.values())
-            possible = [ways for ways in range(1, common + 1) if common % ways == 0]
-            raise InputError(f"{architecture.prefix}{name} has size {size}, tp={tp}. Allowed: mesh.tp one of {possible}.")
 
 
 def apply_tensor_parallel(model: Any, architecture: Architecture, ranks: Ranks) -> None:

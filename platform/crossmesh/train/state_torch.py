@@ -4,6 +4,7 @@ Every rank writes what it holds and any number of ranks reads it again, each its
 pickle, which can run code when it is read; ours is DCP's other one, safetensors files that say themselves which part they hold.
 """
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,16 +16,25 @@ from crossmesh.errors import CrossmeshError
 from crossmesh.train.backend import Saving
 from crossmesh.train.ranks_torch import Ranks
 
+_ALL = "state"
+"""One entry for everything: DCP looks at entries one by one, which with thousands of tensors would stall the training loop."""
+
+
+def _alone(ranks: Ranks) -> bool:
+    """Whether there is no other process; DCP finds that worth a warning."""
+    warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)
+    return ranks.mesh is None
+
 
 def save(state: Mapping[str, Tensor], folder: Path, ranks: Ranks) -> Saving:
     """Copy `state` to the host, start writing it into `folder` and return what waits for the files of all ranks."""
     stager = DefaultStager(StagingOptions(False, False, False, False))
     saving = async_save(
-        dict(state),
+        {_ALL: dict(state)},
         storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True),
         process_group=ranks.files,
         async_stager=stager,
-        no_dist=ranks.mesh is None,
+        no_dist=_alone(ranks),
     )
 
     def wait() -> None:
@@ -40,10 +50,10 @@ def restore(state: Mapping[str, Tensor], folder: Path, ranks: Ranks) -> None:
     """Overwrite the tensors of `state` by what `save` wrote, on however many ranks. `CrossmeshError` when it is of another model."""
     try:
         load(
-            dict(state),
+            {_ALL: dict(state)},
             storage_reader=HuggingFaceStorageReader(str(folder)),
             process_group=ranks.files,
-            no_dist=ranks.mesh is None,
+            no_dist=_alone(ranks),
         )
     except Exception as error:  # DCP wraps whatever failed on any rank into exceptions of its own.
         reason = " ".join(str(error).split())[:300]

@@ -4,6 +4,7 @@ One optimizer step at a time; looping, logging and the checkpoint policy are the
 `model_torch`'s, the loss head `loss_torch`'s, the files of the state `state_torch`'s.
 """
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,14 @@ from crossmesh.models.families import read_architecture
 from crossmesh.models.hf_torch import DTYPES, ModelInputs, model_inputs
 from crossmesh.train import state_torch
 from crossmesh.train.backend import Saving, StepMetrics, TrainingSetup
-from crossmesh.train.model_torch import build, check_setup
+from crossmesh.train.model_torch import build, check_setup, checkpoint_buffers
 from crossmesh.train.ranks_torch import Ranks
 from crossmesh.train.schedule import learning_rate
 from crossmesh.train.sharding_torch import local, sum_partial_gradients, sync_gradients
 
 FloatArray = npt.NDArray[np.float32]
 
+_log = logging.getLogger(__name__)
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _SEED_STRIDE = 0x9E3779B97F4A7C15
 """Odd and large, so that neighbouring ranks draw from seeds far apart."""
@@ -39,9 +41,11 @@ class TorchBackend:
         """Take this rank's place, load its part of the base, put the seed's initial LoRA values in, make the optimizer."""
         self._setup = setup
         self._architecture = read_architecture(setup.model_folder)
-        check_setup(setup, self._architecture, "cuda" if torch.cuda.is_available() else "cpu")
+        replicated = check_setup(setup, self._architecture, "cuda" if torch.cuda.is_available() else "cpu")
         self._ranks = Ranks.join(setup.mesh)
         self.rank = self._ranks.rank
+        if replicated and self.rank == 0:
+            _log.warning("%s", replicated)
         self._device = self._ranks.device
         self._dtype = DTYPES[setup.model.dtype]
         # A run that says float32 means it; with a bfloat16 base, LoRA's float32 products need no more than TF32.
@@ -161,7 +165,10 @@ class TorchBackend:
 
     def export(self) -> dict[str, FloatArray]:
         """Trained arrays, whole, float32 copies: LoRA's by PEFT name, or all weights by the checkpoint's names."""
-        return {name: _whole(one.parameter).float().cpu().numpy().copy() for name, one in self._trained.items()}
+        whole = {name: _whole(one.parameter) for name, one in self._trained.items()}
+        if self._setup.lora.full:  # Buffers of the checkpoint, which transformers does not train, belong to the whole.
+            whole |= checkpoint_buffers(self._model.base, self._architecture)
+        return {name: tensor.float().cpu().numpy().copy() for name, tensor in whole.items()}
 
 
 def _gradient(parameter: Tensor) -> Tensor:

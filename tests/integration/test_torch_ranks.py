@@ -1,0 +1,132 @@
+"""The torch backend on several ranks (gloo, CPU) against one process that computes the whole batch at once."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import torch_ranks
+from crossmesh.models.weights import fetch_model
+from crossmesh.spec.experiment import ModelSpec
+from torch_ranks import Case, read_result, write_cases
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def where(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def models(where: Path) -> dict[str, str]:
+    """Folders of the tiny models by family."""
+    specs = {family: ModelSpec(family=family, weights=f"random://tiny_{family}@0") for family in ("llama", "gemma4")}
+    return {family: str(fetch_model(spec, where).path) for family, spec in specs.items()}
+
+
+def alone(where: Path, *cases: Case) -> None:
+    """Run cases in this process."""
+    write_cases(where, list(cases))
+    for case in cases:
+        torch_ranks.run(case, where)
+
+
+def together(where: Path, *cases: Case) -> None:
+    """Run cases one after another in as many processes as their mesh has places."""
+    job = write_cases(where, list(cases))
+    folders = [str(Path(torch_ranks.__file__).parent), *sys.path]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, folders))}
+    ranks = [
+        subprocess.Popen([sys.executable, torch_ranks.__file__, str(job), str(rank)], env=environment)
+        for rank in range(cases[0].shape.devices)
+    ]
+    try:
+        assert [process.wait(timeout=300) for process in ranks] == [0] * len(ranks)
+    finally:
+        for process in ranks:
+            process.kill()
+
+
+def check_same(where: Path, name: str, reference: str, start: int = 0) -> None:
+    """Losses to 1e-5 and the trained arrays to 1e-3 (relative Frobenius), from step `start` on."""
+    (ours, arrays), (theirs, expected) = read_result(where, name), read_result(where, reference)
+    assert ours.losses == pytest.approx(theirs.losses[start:], abs=1e-5)
+    assert ours.norms == pytest.approx(theirs.norms[start:], rel=1e-4)
+    assert ours.agreed == [True, False]
+    assert arrays.keys() == expected.keys()
+    square = sum(float(((arrays[key] - expected[key]) ** 2).sum()) for key in expected)
+    assert np.sqrt(square / sum(float((value**2).sum()) for value in expected.values())) < 1e-3
+
+
+@pytest.fixture(scope="module")
+def two(where: Path, models: dict[str, str]) -> Path:
+    """Results on one process and on two; the LoRA rank of 3 divides by no axis."""
+    gemma, llama = models["gemma4"], models["llama"]
+    alone(where, Case("gemma4", gemma, micro=4, steps=12, save_after=6), Case("llama", llama, micro=4, steps=12))
+    together(
+        where,
+        Case("gemma4-fsdp", gemma, {"fsdp": 2}, steps=12, save_after=6),
+        Case("gemma4-tp", gemma, {"tp": 2}, steps=12, remat="layer"),
+        Case("llama-data", llama, {"data": 2}, steps=12),
+        Case("one-to-two", gemma, {"fsdp": 2}, steps=12, load="gemma4"),
+    )
+    return where
+
+
+@pytest.mark.parametrize("name", ["gemma4-fsdp", "gemma4-tp", "llama-data"])
+def test_any_split_of_the_global_batch_trains_the_same(two: Path, name: str) -> None:
+    check_same(two, name, name.partition("-")[0])
+
+
+def test_all_ranks_report_the_same(two: Path) -> None:
+    assert read_result(two, "gemma4-fsdp", 0)[0] == read_result(two, "gemma4-fsdp", 1)[0]
+
+
+def test_state_of_one_process_continues_on_two(two: Path) -> None:
+    check_same(two, "one-to-two", "gemma4", start=6)
+
+
+def test_state_of_two_processes_continues_on_one(two: Path, models: dict[str, str]) -> None:
+    assert len(list((two / "gemma4-fsdp").iterdir())) == 2  # each wrote its own
+    alone(two, Case("two-to-one", models["gemma4"], micro=2, steps=12, load="gemma4-fsdp"))
+    check_same(two, "two-to-one", "gemma4", start=6)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", ["llama", "gemma4"])
+def test_twenty_steps_are_the_same_on_every_axis(where: Path, models: dict[str, str], family: str) -> None:
+    axes = ("data", "fsdp", "tp")
+    alone(where, Case(f"{family}-20", models[family], micro=4))
+    together(where, *(Case(f"{family}-20-{axis}", models[family], {axis: 2}) for axis in axes))
+    for axis in axes:
+        check_same(where, f"{family}-20-{axis}", f"{family}-20")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", ["llama", "gemma4"])
+def test_more_meshes_train_the_same(where: Path, models: dict[str, str], family: str) -> None:
+    """Two axes at once, full fine-tuning, and slices with a LoRA rank of 1, which leaves ranks without a part."""
+    folder = models[family]
+    two_axes = Case(f"{family}-two-axes", folder, {"fsdp": 2, "tp": 2}, steps=12, save_after=6)
+    full = Case(f"{family}-full", folder, {"fsdp": 2, "tp": 2}, rank=0, steps=8, learning_rate=1e-4)
+    thin = Case(f"{family}-thin", folder, {"dcn": 2, "fsdp": 2}, rank=1, steps=8, save_after=4)
+    alone(where, *(replace(case, name=f"{case.name}-alone", mesh={}, micro=4) for case in (two_axes, full, thin)))
+    together(where, two_axes, full, thin)
+    for case in (two_axes, full, thin):
+        check_same(where, case.name, f"{case.name}-alone")
+    for case in (two_axes, thin):
+        alone(where, Case(f"{case.name}-back", folder, micro=4, rank=case.rank, steps=case.steps, load=case.name))
+        check_same(where, f"{case.name}-back", f"{case.name}-alone", start=case.save_after)
+
+
+@pytest.mark.full
+def test_tensor_parallel_ranks_take_their_part_of_one_dropout_mask(where: Path, models: dict[str, str]) -> None:
+    case = Case("dropout", models["gemma4"], {"tp": 2}, micro=4, steps=6, dropout=0.3)
+    alone(where, replace(case, name="dropout-alone", mesh={}))
+    together(where, case)
+    check_same(where, "dropout", "dropout-alone")
