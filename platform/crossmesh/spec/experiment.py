@@ -496,7 +496,7 @@ class ExperimentSpec:
                 f"backend.attention={self.backend.attention} is not a kernel of the {self.backend_name} backend. "
                 f"Allowed: {', '.join((*possible, AUTO))}."
             )
-        needs: dict[str, type[Device]] = {"splash": Tpu, "flash": Gpu}
+        needs: dict[str, type[Device]] = {"splash": Tpu, "flex": Gpu, "flash": Gpu}
         wanted = needs.get(self.attention)
         if wanted and not isinstance(self.hardware.slice.device, wanted):
             others = ", ".join(kernel for kernel in possible if kernel not in needs)

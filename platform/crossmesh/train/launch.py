@@ -13,6 +13,8 @@ from crossmesh.cluster import ray_session, require_chips
 from crossmesh.environments import environment
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import read_json
+from crossmesh.hardware.devices import Cpu
+from crossmesh.models.quantization import check_torch_quantization
 from crossmesh.models.weights import ModelFolder
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.train.assignment import Assignment
@@ -119,11 +121,13 @@ def _new_attempt(spec: ExperimentSpec, model: ModelFolder, run_folder: Path) -> 
 
 
 def check_trainable(spec: ExperimentSpec) -> None:
-    """Raise `InputError` for hardware that cannot be trained on with this backend; needs no Ray, files or weights."""
+    """Raise `InputError` for hardware that cannot be trained on with this backend and precision; needs no Ray, files or weights."""
     try:
         environment(f"train/{spec.backend_name}", spec.hardware.slice.device)
     except InputError as error:
         raise InputError(f"backend {spec.backend_name!r} does not train on hardware.name={spec.hardware.name!r}. {error}") from error
+    if spec.backend_name == "torch":
+        check_torch_quantization(spec.model.quantization, spec.mesh_shape, cpu=isinstance(spec.hardware.slice.device, Cpu))
 
 
 def _finished(assignment: Assignment, on_event: OnEvent) -> TrainResult | None:

@@ -20,6 +20,7 @@ from crossmesh.models.attention_torch import check_kernel
 from crossmesh.models.families import Architecture
 from crossmesh.models.hf_torch import DTYPES, ModelInputs, Slices, empty_base, fill, hidden_states, output_weight, quantized_base
 from crossmesh.models.placement import place
+from crossmesh.models.quantization import check_torch_quantization
 from crossmesh.models.targets import all_weights, expand_targets, hf_module_names
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.loss_torch import summed_nll
@@ -81,23 +82,13 @@ def check_setup(setup: TrainingSetup, architecture: Architecture, device: str) -
     Returns what a person should know of tensors that several devices hold whole; empty when that costs next to nothing.
     """
     check_kernel(setup.attention, architecture, setup.model.dtype, device)
-    _check_quantization(setup, device)
-    return place(architecture, setup.mesh, "torch", setup.model, setup.lora).message
-
-
-def _check_quantization(setup: TrainingSetup, device: str) -> None:
-    if setup.model.quantization == "none":
-        return
-    given = f"model.quantization={setup.model.quantization}"
-    if device == "cpu":
-        raise InputError(f"{given} on the torch backend needs a GPU: bitsandbytes' 4-bit products run there. Allowed on a CPU: none.")
-    if find_spec("bitsandbytes") is None:
-        raise InputError(f"{given} needs the package bitsandbytes in the training environment. Install it there, or set none.")
-    if setup.mesh.fsdp > 1 or setup.mesh.tp > 1:
+    check_torch_quantization(setup.model.quantization, setup.mesh, cpu=device == "cpu")
+    if setup.model.quantization != "none" and find_spec("bitsandbytes") is None:
         raise InputError(
-            f"{given} with mesh.fsdp={setup.mesh.fsdp}, mesh.tp={setup.mesh.tp}: the torch backend keeps 4-bit weights whole on each GPU. "
-            "Allowed: mesh.data only, or quantization=none."
+            f"model.quantization={setup.model.quantization} needs the package bitsandbytes in the training environment. "
+            "Install it there, or set none."
         )
+    return place(architecture, setup.mesh, "torch", setup.model, setup.lora).message
 
 
 def build(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> tuple[nn.Module, dict[str, Trained]]:

@@ -92,7 +92,7 @@ def test_the_command_line_wins_over_the_experiment():
         ("packing.length=512", ["packing.length=512", "packing.mode=none"]),
         ("backend.remat=all", ["backend.remat", "dots, layer, none"]),
         ("backend.attention=splash", ["backend.attention=splash", "torch backend", "plain, sdpa, flex, flash, auto"]),
-        ("backend.attention=flash", ["backend.attention=flash", "GPU hardware only", "plain, sdpa, flex, auto"]),
+        ("backend.attention=flash", ["backend.attention=flash", "GPU hardware only", "plain, sdpa, auto"]),
         ("model.quantization=int4", ["model.quantization", "nf4, none"]),
         ("hardware.cpu_devices=0", ["hardware.cpu_devices=0", "a positive number"]),
         ("mesh.dcn=0", ["mesh.dcn=0", "a positive number of slices"]),

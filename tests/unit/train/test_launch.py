@@ -8,7 +8,7 @@ from crossmesh.environments import environment
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import slices
 from crossmesh.models.weights import ModelFolder
-from crossmesh.spec.experiment import BackendSpec, BatchSpec, ExperimentSpec, HardwareSpec
+from crossmesh.spec.experiment import BackendSpec, BatchSpec, ExperimentSpec, HardwareSpec, MeshSpec, ModelSpec
 from crossmesh.sweep import trial
 from crossmesh.train.assignment import Assignment
 from crossmesh.train.events import Event, WarningEvent
@@ -31,6 +31,17 @@ def test_a_damaged_result_is_reported_and_made_again(tmp_path: Path, text: str) 
 def test_what_cannot_be_trained_is_known_from_the_spec_alone() -> None:
     with pytest.raises(InputError, match=r"backend 'torch' does not train on hardware\.name='tpu_v5p_8'.*Cpu, Gpu"):
         check_trainable(ExperimentSpec(hardware=HardwareSpec("tpu_v5p_8"), backend=BackendSpec("torch")))
+
+
+def test_four_bits_on_torch_need_a_gpu_that_holds_the_model() -> None:
+    four_bits = ModelSpec(quantization="nf4")
+    with pytest.raises(InputError, match=r"needs a GPU.*backend=jax"):
+        check_trainable(ExperimentSpec(model=four_bits))
+    check_trainable(ExperimentSpec(model=four_bits, backend=BackendSpec("jax")))
+    two = HardwareSpec("gpu_2xh100")
+    with pytest.raises(InputError, match=r"mesh\.fsdp=2.*mesh\.data=2"):
+        check_trainable(ExperimentSpec(model=four_bits, hardware=two))
+    check_trainable(ExperimentSpec(model=four_bits, hardware=two, mesh=MeshSpec(data=2)))
 
 
 @pytest.mark.parametrize("hardware", sorted(slices()))
