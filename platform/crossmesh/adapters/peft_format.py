@@ -3,6 +3,7 @@
 The one format in which adapters travel, whichever backend trained them. What its settings may say stands in `peft_config.py`.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -122,12 +123,26 @@ def _write(folder: Path, arrays: Mapping[str, FloatArray], config: AdapterConfig
     with new_folder(folder) as temporary:
         contiguous = {name: np.ascontiguousarray(array, np.float32) for name, array in sorted(arrays.items())}
         save_file(contiguous, str(temporary / WEIGHTS_FILE), metadata=metadata)
+        _sort_metadata(temporary / WEIGHTS_FILE)
         (temporary / WEIGHTS_FILE).chmod(0o644)  # safetensors makes it private; servers may run as somebody else.
         write_json(temporary / CONFIG_FILE, config.json())
         digest = adapter_digest(temporary)
     if adapter_digest(folder) != digest:
         raise InputError(f"{folder} already holds another adapter. It is left as it is: remove it, or write to another folder.")
     return digest
+
+
+def _sort_metadata(file: Path) -> None:
+    """Give the metadata in a safetensors header one order: the library writes them as its hash map has them, another time another way."""
+    with file.open("r+b") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size)
+        if len(text) != size:
+            raise CrossmeshError(f"The header of {file} does not keep its size of {size} bytes when its entries are sorted.")
+        stream.seek(8)
+        stream.write(text)
 
 
 def read_adapter(folder: Path) -> tuple[dict[str, FloatArray], AdapterConfig]:

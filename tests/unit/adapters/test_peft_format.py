@@ -63,6 +63,13 @@ def edit_config(folder: Path, changes: dict[str, Any]) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def test_the_same_adapter_is_the_same_bytes(tmp_path: Path, arrays: dict[str, FloatArray]) -> None:
+    digests = {write(tmp_path / str(number), arrays, base_digest="a" * 64) for number in range(12)}
+    assert len(digests) == 1
+    assert read_adapter(tmp_path / "0")[0].keys() == arrays.keys()
+    assert open_adapter(tmp_path / "0").base_digest == "a" * 64
+
+
 def test_what_was_written_is_read_back_bit_for_bit(tmp_path: Path, arrays: dict[str, FloatArray]) -> None:
     digest = write(tmp_path / "a", arrays)
     read, config = read_adapter(tmp_path / "a")
