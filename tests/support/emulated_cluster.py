@@ -171,6 +171,7 @@ def _serve() -> None:
                 include_dashboard=bool(request["dashboard"]),
                 dashboard_host="127.0.0.1",
                 dashboard_port=request["dashboard"] or None,
+                dashboard_agent_listen_port=_free_port(),
                 object_store_memory=_STORE_BYTES,
                 node_ip_address="127.0.0.1",
             )

@@ -67,10 +67,12 @@ def run_attempt(assignment: Assignment, on_event: OnEvent) -> Attempt:
     # In a process that ends with it: Ray Train's controller is its child and ends then too, whatever happened.
     task = ray.remote(max_calls=1)(fit).options(**task_options(worker, device)).remote(assignment)
     listener = _Listener(assignment, on_event)
+    ended_well = False
     try:
         while not ray.wait([task], timeout=_POLL_S)[0]:
             listener.listen()
         failure = _outcome(task)
+        ended_well = failure is None
         listener.listen()
     except BaseException as reason:
         if isinstance(reason, KeyboardInterrupt) and listener.patience_s:
@@ -79,7 +81,7 @@ def run_attempt(assignment: Assignment, on_event: OnEvent) -> Attempt:
         raise
     finally:
         with suppress(ray.exceptions.RayError):  # Of a cluster that is gone; why the attempt ended must not be hidden.
-            release_reservations()
+            release_reservations(wait=not ended_well)
     refused, preempted = assignment.error.is_file(), assignment.preempted.exists()
     blamed_on_code = failure is not None and failure.kind is FailureKind.RAISED and not refused
     gone = blamed_on_code and bool(lost_nodes(_nodes(assignment)))

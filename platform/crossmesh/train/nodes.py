@@ -19,16 +19,17 @@ _PATIENCE_S = 20.0
 _CONNECT_S = 5.0
 
 
-def release_reservations(patience_s: float = _PATIENCE_S) -> int:
+def release_reservations(*, wait: bool) -> int:
     """Remove the placement groups that this job's ended actors have left, and return how many there were.
 
     Ray 2.60 leaks them: a placement group of an actor lives until the actor and the whole job are dead, and Ray Train forgets the one with
-    which it reserves the head of a TPU slice when it then cannot find out the slice's name. Until it is gone the slice is not free.
+    which it reserves the head of a TPU slice when it then cannot find out the slice's name. Until it is gone the slice is not free. With
+    `wait`, actors that are about to end are waited for a short while.
     """
     accessor = ray._private.state.state._connect_and_get_accessor()
     job = ray.get_runtime_context().get_job_id()
     removed: set[bytes] = set()
-    deadline = time.monotonic() + patience_s
+    deadline = time.monotonic() + (_PATIENCE_S if wait else 0.0)
     while True:
         groups = [PlacementGroupTableData.FromString(one) for one in accessor.get_placement_group_table()]
         ours = [one for one in groups if one.creator_job_id.hex() == job and _left_by_an_actor(one)]
@@ -36,7 +37,7 @@ def release_reservations(patience_s: float = _PATIENCE_S) -> int:
             if one.creator_actor_dead and one.placement_group_id not in removed:
                 remove_placement_group(PlacementGroup(PlacementGroupID(one.placement_group_id)))
                 removed.add(one.placement_group_id)
-        if not ours or time.monotonic() > deadline:
+        if not ours or time.monotonic() >= deadline:
             return len(removed)
         time.sleep(_LOOK_S)
 

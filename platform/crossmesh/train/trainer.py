@@ -52,13 +52,14 @@ def fit(assignment: Assignment) -> Failure | None:
 
 
 def run_worker(config: Mapping[str, Assignment]) -> None:
-    """Write down which node this worker is on, for the driver to look after it, and train."""
+    """Write down where this worker is, for the driver to look after its node, and train."""
     import ray
     from ray.train import get_context
 
-    context, node = get_context(), ray.get_runtime_context().get_node_id()
-    ranks = config[LOOP_KEY].ranks
-    write_json(ranks / f"{context.get_world_rank()}.json", {"node": node, "world": context.get_world_size()})
+    context, here = get_context(), ray.get_runtime_context()
+    accelerators = {kind: ids for kind, ids in here.get_accelerator_ids().items() if ids}
+    place = {"node": here.get_node_id(), "world": context.get_world_size(), "accelerators": accelerators}
+    write_json(config[LOOP_KEY].ranks / f"{context.get_world_rank()}.json", place)
     train_loop_per_worker(config)
 
 
