@@ -149,6 +149,7 @@ def test_every_connection_needs_the_token_and_the_dashboard_stays_on_the_head(la
     for command in ("head_start_ray_commands", "worker_start_ray_commands"):
         assert "RAY_AUTH_MODE=token" in launcher[command][-1]
     assert "--dashboard-host=127.0.0.1" in launcher["head_start_ray_commands"][-1]
+    assert "RAY_JOB_STOP_WAIT_TIME_S=150" in launcher["head_start_ray_commands"][-1]
     assert launcher["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
     assert launcher["provider"]["use_internal_ips"]
     head = kubernetes["spec"]["headGroupSpec"]
