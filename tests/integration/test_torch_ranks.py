@@ -67,12 +67,18 @@ def check_same(where: Path, name: str, reference: str, start: int = 0) -> None:
 def two(where: Path, models: dict[str, str]) -> Path:
     """Results on one process and on two; the LoRA rank of 3 divides by no axis."""
     gemma, llama = models["gemma4"], models["llama"]
-    alone(where, Case("gemma4", gemma, micro=4, steps=12, save_after=6), Case("llama", llama, micro=4, steps=12))
+    alone(
+        where,
+        Case("gemma4", gemma, micro=4, steps=12, save_after=6),
+        Case("llama", llama, micro=4, steps=12),
+        Case("bfloat16", gemma, steps=2, dtype="bfloat16", micro=2),
+    )
     together(
         where,
-        Case("gemma4-fsdp", gemma, {"fsdp": 2}, steps=12, save_after=6),
+        Case("gemma4-fsdp", gemma, {"fsdp": 2}, steps=12, remat="dots", save_after=6),
         Case("gemma4-tp", gemma, {"tp": 2}, steps=12, remat="layer"),
         Case("llama-data", llama, {"data": 2}, steps=12),
+        Case("bfloat16-fsdp", gemma, {"fsdp": 2}, steps=2, dtype="bfloat16", micro=2),
         Case("one-to-two", gemma, {"fsdp": 2}, steps=12, load="gemma4"),
     )
     return where
@@ -81,6 +87,14 @@ def two(where: Path, models: dict[str, str]) -> Path:
 @pytest.mark.parametrize("name", ["gemma4-fsdp", "gemma4-tp", "llama-data"])
 def test_any_split_of_the_global_batch_trains_the_same(two: Path, name: str) -> None:
     check_same(two, name, name.partition("-")[0])
+
+
+def test_a_bfloat16_base_and_float32_lora_are_gathered_together(two: Path) -> None:
+    (ours, arrays), (theirs, expected) = read_result(two, "bfloat16-fsdp"), read_result(two, "bfloat16")
+    assert ours.losses == pytest.approx(theirs.losses, rel=1e-2)
+    assert ours.norms == pytest.approx(theirs.norms, rel=2e-2)
+    assert {array.dtype for array in arrays.values()} == {np.dtype(np.float32)}
+    assert all(np.abs(arrays[name] - expected[name]).max() < 3e-3 for name in expected)
 
 
 def test_all_ranks_report_the_same(two: Path) -> None:

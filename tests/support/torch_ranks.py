@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.spec.experiment import ExperimentSpec, LoraSpec, OptimSpec
+from crossmesh.spec.experiment import ExperimentSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.torch_backend import TorchBackend
 from random_rows import rows, unpacked
@@ -32,6 +32,7 @@ class Case:
     mesh: dict[str, int] = field(default_factory=dict)
     """Sizes of axes that are not 1."""
     steps: int = 20
+    dtype: str = "float32"
     micro: int = 1
     """Sequences of a rank at once; 4 rows make a step."""
     rank: int = 3
@@ -51,7 +52,9 @@ class Case:
     def setup(self) -> TrainingSetup:
         """What the backend is told."""
         optim = OptimSpec(steps=20, learning_rate=self.learning_rate, weight_decay=0.01, clip_norm=0.5)
-        spec = ExperimentSpec(lora=LoraSpec(rank=self.rank, alpha=8.0, dropout=self.dropout), optim=optim)
+        spec = ExperimentSpec(
+            model=ModelSpec(dtype=self.dtype), lora=LoraSpec(rank=self.rank, alpha=8.0, dropout=self.dropout), optim=optim
+        )
         return replace(TrainingSetup.of(spec, Path(self.folder), Path(self.folder)), mesh=self.shape, remat=self.remat)
 
 

@@ -19,12 +19,12 @@ from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import CrossmeshError
 from crossmesh.models.families import read_architecture
 from crossmesh.models.hf_torch import DTYPES, ModelInputs, model_inputs
-from crossmesh.train import state_torch
 from crossmesh.train.backend import Saving, StepMetrics, TrainingSetup
 from crossmesh.train.model_torch import build, check_setup, checkpoint_buffers
 from crossmesh.train.ranks_torch import Ranks
 from crossmesh.train.schedule import learning_rate
 from crossmesh.train.sharding_torch import local, sum_partial_gradients, sync_gradients
+from crossmesh.train.state_torch import StateFiles, Stored
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -57,6 +57,7 @@ class TorchBackend:
         self._optimizer = torch.optim.AdamW(
             self._parts, optim.learning_rate, (optim.beta1, optim.beta2), optim.epsilon, optim.weight_decay, fused=True
         )
+        self._files = StateFiles(self._ranks)
         self._step = 0
 
     def step(self, batch: PackedBatch) -> StepMetrics:
@@ -65,7 +66,7 @@ class TorchBackend:
         if setup.lora.dropout:
             # Dropout follows from seed, step and part of the batch alone, so that a resumed run draws what an uninterrupted one would.
             torch.manual_seed((((setup.lora.seed << 32) + self._step) + ranks.batch_way * _SEED_STRIDE) % 2**63)
-        self._model.train()
+        self._set_training(True)
         scale = 1 / self._loss_tokens(batch)
         nll = torch.zeros((), device=self._device)
         for index in range(len(batch.tokens)):
@@ -93,11 +94,15 @@ class TorchBackend:
 
     def evaluate(self, batch: PackedBatch) -> StepMetrics:
         """Loss of `batch` without a step."""
-        self._model.eval()
+        self._set_training(False)
         scale = 1 / self._loss_tokens(batch)
         with torch.no_grad():
             nll = torch.stack([self._nll(batch, index) for index in range(len(batch.tokens))]).sum()
         return StepMetrics(float(self._ranks.sum_over_all(nll / self._ranks.shape.tp) * scale), 0.0, 0.0, batch.loss_tokens)
+
+    def _set_training(self, on: bool) -> None:
+        if self._model.training != on:  # It walks over all modules, which shows in the steps of small models.
+            self._model.train(on)
 
     def _nll(self, batch: PackedBatch, index: int) -> Tensor:
         """Summed negative log-likelihood of the loss tokens in this rank's sequences of a micro-batch; they may have none."""
@@ -141,26 +146,24 @@ class TorchBackend:
 
     def save_state(self, folder: Path) -> Saving:
         """Copy trained arrays, optimizer state and step count and write them into an existing empty folder in the background."""
-        return state_torch.save(self._state(), folder, self._ranks)
+        return self._files.save(self._step, self._state(), folder)
 
     def load_state(self, folder: Path) -> None:
         """Continue from what `save_state` wrote, on this mesh or another."""
-        state = self._state()
-        state_torch.restore(state, folder, self._ranks)
-        self._step = int(state["step"].item())
+        self._step = self._files.load(self._state(), folder)
         for part in self._parts:
             self._optimizer.state[part]["step"].fill_(self._step)
 
-    def _state(self) -> dict[str, Tensor]:
-        """All that training continues from, by name; tensors that are divided say so, and those of the optimizer exist from here on."""
-        state: dict[str, Tensor] = {"step": torch.tensor([self._step])}
+    def _state(self) -> dict[str, Stored]:
+        """All tensors that training continues from, by name; those of the optimizer exist from here on."""
+        state: dict[str, Stored] = {}
         for (name, one), part in zip(self._trained.items(), self._parts, strict=True):
             moments: dict[str, Any] = self._optimizer.state[part]
             if not moments:
                 moments["step"] = torch.zeros((), device=self._device)
                 moments |= {moment: torch.zeros_like(part, requires_grad=False) for moment in _MOMENTS}
             for kind, values in {"weight": part.detach(), **{moment: moments[moment] for moment in _MOMENTS}}.items():
-                state[f"{kind}/{name}"] = _divided_as(one.parameter, values)
+                state[f"{kind}/{name}"] = Stored(values, one.parameter)
         return state
 
     def export(self) -> dict[str, FloatArray]:
@@ -175,15 +178,6 @@ def _gradient(parameter: Tensor) -> Tensor:
     if parameter.grad is None:
         raise AssertionError("a trained parameter has no gradient: it takes no part in the loss")
     return parameter.grad
-
-
-def _divided_as(parameter: Tensor, values: Tensor) -> Tensor:
-    """`values`, this rank's part, as a tensor that is divided as `parameter` is."""
-    if not isinstance(parameter, DTensor):
-        return values
-    return DTensor.from_local(
-        values, parameter.device_mesh, parameter.placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
-    )
 
 
 def _whole(parameter: Tensor) -> Tensor:
