@@ -24,7 +24,6 @@ from crossmesh.spec.experiment import DataSpec, ExperimentSpec, HardwareSpec, Me
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import CheckpointEvent, Event, StepEvent, WarningEvent
 from crossmesh.train.launch import TrainResult, train
-from emulated_cluster import emulated_cluster, gpu_node
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
@@ -201,17 +200,3 @@ def test_a_killed_driver_leaves_a_run_that_continues_in_mlflow_too(
             shutil.rmtree(temporary, ignore_errors=True)
     assert [step for step, _ in found["parts"]["loss"]] == list(range(1, 21))
     assert found["parts"] == found["whole"]
-
-
-def test_notice_of_a_preemption_makes_a_checkpoint_and_the_run_goes_on_elsewhere(tiny: Any, tmp_path: Path) -> None:
-    steps = 400
-    with emulated_cluster(gpu_node("gpu_1xh100"), gpu_node("gpu_1xh100")) as cluster:
-        process = tiny.start(tmp_path, steps=steps, hardware="gpu_1xh100", drain_at=6, environment=cluster.environment)
-        lines: Lines = list(tiny.said(process))
-        assert process.wait(timeout=60) == 0
-    assert [line for line in lines if line.get("kind") == "WarningEvent" and "retry.preemptions" in line["text"]]
-    starts = sorted({line["step"] for line in lines if line.get("kind") == "StepEvent" and line["first"]})
-    assert starts[0] == 1
-    assert 6 < starts[1] <= steps
-    stored = [line["step"] for line in lines if line.get("kind") == "CheckpointEvent"]
-    assert starts[1] - 1 in stored

@@ -16,7 +16,7 @@ from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.sources import load_rows
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.models.weights import ModelFolder, fetch_model
-from crossmesh.spec.experiment import DataSpec, HardwareSpec, StorageSpec
+from crossmesh.spec.experiment import DataSpec, HardwareSpec, LoraSpec, OptimSpec, StorageSpec
 from crossmesh.train.events import Event, WarningEvent
 from crossmesh.train.launch import train
 
@@ -158,3 +158,21 @@ def test_a_damaged_adapter_is_exported_again_from_the_last_checkpoint(
     result = train(tiny.tiny_spec(tiny_storage, steps=tiny.STEPS), model, tmp_path / "run", events.append)
     assert any(isinstance(event, WarningEvent) and "is damaged" in event.text for event in events)
     assert result.adapter_digest == adapter_digest(tmp_path / "run" / "adapter") == tiny_training[-2]["adapter"]
+
+
+@pytest.mark.full
+def test_full_fine_tuning_leaves_a_model_that_is_a_base_itself(tiny: Any, session: Session, tmp_path: Path, model: ModelFolder) -> None:
+    tiny.write_rows(tmp_path)
+    spec = replace(tiny.tiny_spec(tmp_path), lora=LoraSpec(rank=0), optim=OptimSpec(steps=6, learning_rate=1e-3))
+    result = train(spec, model, tmp_path / "run", ignore)
+    assert result.final_loss < result.losses[0][1]
+    assert result.adapter_folder == tmp_path / "run" / "model"
+    trained = fetch_model(replace(spec.model, weights=str(result.adapter_folder)), tmp_path)
+    assert trained.tokenizer_digest == model.tokenizer_digest
+    assert trained.weights_digest != model.weights_digest
+    assert train(spec, model, tmp_path / "run", pytest.fail) == result
+    weights = tmp_path / "run" / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    events: list[Event] = []
+    assert train(spec, model, tmp_path / "run", events.append) == result
+    assert any(isinstance(event, WarningEvent) and "is damaged" in event.text for event in events)
