@@ -11,7 +11,7 @@ from crossmesh.verify.result import CheckResult
 
 Check = Callable[[ExperimentSpec, Path, Console], CheckResult]
 
-CHECKS = ("training_parity", "loss_head", "packing")
+CHECKS = ("training_parity", "packing", "loss_head", "train_overhead", "resume")
 """Each is `verify_<name>` in the file of its name."""
 
 

@@ -8,12 +8,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from crossmesh.console import Stage
 from crossmesh.environments import environment
-from crossmesh.errors import CrossmeshError
+from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.verify.measure import Progress
 
 Request = Mapping[str, Any]
@@ -33,6 +34,7 @@ def measure(kind: str, module: str, request: Request, log: Path, stage: Stage) -
         stage: hears of progress.
 
     Raises:
+        InputError: the measurement says what the user can put right.
         CrossmeshError: the measurement failed; the message ends with what it said last and names the log.
     """
     worker = environment(kind)
@@ -45,11 +47,11 @@ def measure(kind: str, module: str, request: Request, log: Path, stage: Stage) -
     ):
         try:
             for line in process.stdout or ():
-                if not line.startswith("{"):
-                    continue  # A library that prints.
                 said = json.loads(line)
                 if "progress" in said:
                     stage.progress(*said["progress"])
+                if "refused" in said:
+                    raise InputError(said["refused"])
                 result = said.get("result", result)
         finally:
             process.kill()
@@ -60,8 +62,14 @@ def measure(kind: str, module: str, request: Request, log: Path, stage: Stage) -
 
 def answer(measurement: Measurement) -> None:
     """Answer the request on the command line; the last line of a module that `measure` runs."""
-    print(json.dumps({"result": measurement(json.loads(sys.argv[1]), _tell)}), flush=True)  # noqa: T201
+    channel = sys.stdout
 
+    def say(**values: object) -> None:
+        channel.write(json.dumps(values) + "\n")
+        channel.flush()
 
-def _tell(phase: str, done: int, total: int) -> None:
-    print(json.dumps({"progress": [phase, done, total]}), flush=True)  # noqa: T201
+    with redirect_stdout(sys.stderr):  # Libraries print; what they say belongs into the log.
+        try:
+            say(result=measurement(json.loads(sys.argv[1]), lambda *progress: say(progress=progress)))
+        except InputError as error:
+            say(refused=str(error))

@@ -1,0 +1,42 @@
+"""One start of a JAX run, to its first step: how long from the process's beginning, and how many programs XLA compiled.
+
+A request for a program is answered by the persistent cache or by the compiler; what the cache did not answer was compiled.
+"""
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from crossmesh.verify.measure import Progress
+from crossmesh.verify.process import Request, answer
+from crossmesh.verify.work import packed_work, ready_backend
+
+_REQUESTS = "/jax/compilation_cache/compile_requests_use_cache"
+_HITS = "/jax/compilation_cache/cache_hits"
+
+
+def main(request: Request, progress: Progress) -> dict[str, Any]:
+    """Initialise the backend and take the first step; `request["started"]` is the wall clock at which the process was started."""
+    imported = time.time()
+    events: Counter[str] = Counter()
+    jax.monitoring.register_event_listener(lambda event, **_: events.update([event]))
+    folder = Path(request["folder"])
+    spec, batches = packed_work("jax", folder, request["limit"], 2)
+    backend = ready_backend(spec, folder, Path(request["cache"]))
+    progress("start", 1, 2)
+    loss = backend.step(batches[0]).loss
+    progress("start", 2, 2)
+    return {
+        "first_step_s": time.time() - request["started"],
+        "imports_s": imported - request["started"],
+        "programs": events[_REQUESTS],
+        "compilations": events[_REQUESTS] - events[_HITS],
+        "loss": loss,
+    }
+
+
+if __name__ == "__main__":
+    answer(main)
