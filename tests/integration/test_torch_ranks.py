@@ -127,14 +127,14 @@ def test_more_meshes_train_the_same(where: Path, models: dict[str, str], family:
     """Two axes at once, full fine-tuning, and slices with a LoRA rank of 1, which leaves ranks without a part."""
     folder = models[family]
     two_axes = Case(f"{family}-two-axes", folder, {"fsdp": 2, "tp": 2}, steps=12, save_after=6)
-    full = Case(f"{family}-full", folder, {"fsdp": 2, "tp": 2}, rank=0, steps=8, learning_rate=1e-4)
+    full = Case(f"{family}-full", folder, {"fsdp": 2, "tp": 2}, rank=0, steps=8, learning_rate=1e-4, save_after=4)
     thin = Case(f"{family}-thin", folder, {"dcn": 2, "fsdp": 2}, rank=1, steps=8, save_after=4)
     alone(where, *(replace(case, name=f"{case.name}-alone", mesh={}, micro=4) for case in (two_axes, full, thin)))
     together(where, two_axes, full, thin)
     for case in (two_axes, full, thin):
         check_same(where, case.name, f"{case.name}-alone")
-    for case in (two_axes, thin):
-        alone(where, Case(f"{case.name}-back", folder, micro=4, rank=case.rank, steps=case.steps, load=case.name))
+    for case in (two_axes, full, thin):
+        alone(where, replace(case, name=f"{case.name}-back", mesh={}, micro=4, save_after=0, load=case.name))
         check_same(where, f"{case.name}-back", f"{case.name}-alone", start=case.save_after)
 
 

@@ -115,6 +115,12 @@ def sync_gradients(model: nn.Module, now: bool) -> None:
         model.set_requires_gradient_sync(now)
 
 
+def drop_gathered(model: nn.Module) -> None:
+    """Let go of weights that a forward pass without a backward pass gathered: they would outlive a change of the divided ones."""
+    if isinstance(model, FSDPModule):
+        model.reshard()
+
+
 def sum_partial_gradients(parameters: dict[str, Tensor], group: dist.ProcessGroup | None) -> None:
     """Complete the gradients of head norms over tp: each rank has seen its own heads only (trained in full fine-tuning)."""
     if group is None:

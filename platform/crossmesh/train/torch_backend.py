@@ -23,7 +23,7 @@ from crossmesh.train.backend import Saving, StepMetrics, TrainingSetup
 from crossmesh.train.model_torch import build, check_setup, checkpoint_buffers
 from crossmesh.train.ranks_torch import Ranks
 from crossmesh.train.schedule import learning_rate
-from crossmesh.train.sharding_torch import local, sum_partial_gradients, sync_gradients
+from crossmesh.train.sharding_torch import drop_gathered, local, sum_partial_gradients, sync_gradients
 from crossmesh.train.state_torch import StateFiles, Stored
 
 FloatArray = npt.NDArray[np.float32]
@@ -98,6 +98,7 @@ class TorchBackend:
         scale = 1 / self._loss_tokens(batch)
         with torch.no_grad():
             nll = torch.stack([self._nll(batch, index) for index in range(len(batch.tokens))]).sum()
+        drop_gathered(self._model)
         return StepMetrics(float(self._ranks.sum_over_all(nll / self._ranks.shape.tp) * scale), 0.0, 0.0, batch.loss_tokens)
 
     def _set_training(self, on: bool) -> None:
