@@ -35,7 +35,7 @@ def test_experiment_overrides_its_groups():
 
 
 def test_the_command_line_wins_over_the_experiment():
-    assert compose_spec(CONF, "experiment=demo", "data.max_length=200", "batch.micro=2").batch == BatchSpec(size=4, micro=2)
+    assert compose_spec(CONF, "experiment=demo", "data.max_length=200", "batch.micro=1").batch == BatchSpec(size=2, micro=1)
 
 
 @pytest.mark.parametrize(
