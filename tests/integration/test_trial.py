@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from crossmesh.data.lengths import length_statistics
+from crossmesh.models.placement import Placement
 from crossmesh.models.weights import ModelFolder
 from crossmesh.spec.experiment import ExperimentSpec, OptimSpec, StorageSpec, TrackingSpec
 from crossmesh.spec.fingerprint import ScienceFacts, science_record, system_record
@@ -30,7 +31,7 @@ class Trials:
         self.spec = ExperimentSpec(optim=OptimSpec(steps=2), storage=StorageSpec(str(root)), tracking=TrackingSpec(system_metrics=False))
         facts = ScienceFacts("w", "t", "c", "d", ("q_proj",), (("a",), ("b",)))
         science, system = science_record(self.spec, facts), system_record(self.spec)
-        self.prepared = trial.Prepared(ModelFolder(root, "w", "t", "c"), science, system, length_statistics([1]), 0, 0)
+        self.prepared = trial.Prepared(ModelFolder(root, "w", "t", "c"), science, system, length_statistics([1]), 0, 0, Placement((), 0))
         self.folder = root / "trials" / self.prepared.identity[:16]
         self.trained = 0
         self.during: Callable[[], object] = lambda: None

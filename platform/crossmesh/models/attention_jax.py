@@ -17,6 +17,7 @@ from tunix.models.gemma4 import model as gemma4
 from tunix.models.llama3 import model as llama3
 
 from crossmesh.hardware.mesh import BATCH_AXES
+from crossmesh.models.sharding_jax import HEADS, STREAM, constrain, context_mesh
 
 _LANES = 128
 """The splash kernel takes sequence lengths and head sizes in multiples of this."""
@@ -56,11 +57,10 @@ def _seen(segment_ids: Any, window: int) -> Any:
 
 def _splash_on_mesh(query: Any, key: Any, value: Any, segment_ids: Any, window: int) -> Any:
     """The splash kernel on every device's own sequences and heads. Needs the mesh as context (`with mesh:`)."""
-    mesh = jax.interpreters.pxla.thread_resources.env.physical_mesh
-    split = PartitionSpec(BATCH_AXES, None, "tp", None)
+    split = PartitionSpec(*HEADS)
     compute = jax.shard_map(
         functools.partial(splash_attend, window=window),
-        mesh=mesh,
+        mesh=context_mesh(),
         in_specs=(split, split, split, PartitionSpec(BATCH_AXES, None)),
         out_specs=split,
         check_vma=False,
@@ -111,10 +111,10 @@ class LlamaAttention(llama3.Attention):
     def block(self, x: Any, segment_pos: Any, cache: Any, attn_mask: Any) -> Any:
         """`attn_mask` holds segment ids [B, T]."""
         del cache
-        query, key, value = (llama3.shard(project(x), self.shd_config.act_btnh) for project in (self.q_proj, self.k_proj, self.v_proj))
+        query, key, value = (constrain(project(x), *HEADS) for project in (self.q_proj, self.k_proj, self.v_proj))
         rotate = functools.partial(llama3.apply_rope, positions=segment_pos, head_dim=self.head_dim, rope_theta=self.theta)
         mixed = attend(rotate(query) * self.scale, rotate(key), value, attn_mask, 0, self.kernel)
-        return None, llama3.shard(self.o_proj(mixed), self.shd_config.act_btd)
+        return None, constrain(self.o_proj(mixed), *STREAM)
 
 
 class Gemma4Attention(gemma4.Attention):
@@ -123,13 +123,13 @@ class Gemma4Attention(gemma4.Attention):
     def block(self, x: Any, segment_pos: Any, cache: Any, attn_mask: Any, kv_shared_cache: Any = None) -> Any:
         """`attn_mask` holds segment ids [B, T]."""
         del cache, kv_shared_cache
-        sharding, sliding = self.config.shd_config, self.attn_type == gemma4.AttentionType.LOCAL_SLIDING
+        sliding = self.attn_type == gemma4.AttentionType.LOCAL_SLIDING
         x = x.astype(self.config.dtype)
-        query = gemma4.shard(self.q_einsum(x), sharding.act_btnh)
+        query = constrain(self.q_einsum(x), *HEADS)
         if hasattr(self, "k_einsum"):
-            key = value = gemma4.shard(self.k_einsum(x), sharding.act_btnh)
+            key = value = constrain(self.k_einsum(x), *HEADS)
         else:
-            key, value = (gemma4.shard(projected, sharding.act_btnh) for projected in self.kv_einsum(x))
+            key, value = (constrain(projected, *HEADS) for projected in self.kv_einsum(x))
         # Values have a norm without a scale of their own.
         value = value * jax.lax.rsqrt(jnp.mean(jnp.square(value), axis=-1, keepdims=True) + 1e-6)
         rotate = functools.partial(
@@ -141,4 +141,4 @@ class Gemma4Attention(gemma4.Attention):
         )
         window = self.config.sliding_window_size if sliding else 0
         mixed = attend(rotate(self._query_norm(query)), rotate(self._key_norm(key)), value, attn_mask, window or 0, self.kernel)
-        return None, gemma4.shard(self.attn_vec_einsum(mixed), sharding.act_btd), None
+        return None, constrain(self.attn_vec_einsum(mixed), *STREAM), None

@@ -19,12 +19,11 @@ from crossmesh.hardware.mesh import BATCH_AXES
 from crossmesh.models.attention_jax import Gemma4Attention, LlamaAttention
 from crossmesh.models.families import Architecture
 from crossmesh.models.nf4_jax import Nf4, dense
+from crossmesh.models.sharding_jax import STREAM, constrain, context_mesh, gathered
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 _GEMMA4_NORM_EPSILON = 1e-6
 """Written into Tunix's gemma4 `RMSNorm`."""
-_DENSE = "dense"
-"""Name of an unpacked 4-bit weight: never kept from the forward pass for the backward pass."""
 
 
 @dataclass(frozen=True)
@@ -51,34 +50,72 @@ def make_model(architecture: Architecture, settings: Settings) -> Any:
 def _run(layer: Any, x: Any, positions: Any, segment_ids: Any) -> Any:
     """The output of a decoder layer, keeping for the backward pass what the layer's remat says.
 
-    The layer is taken apart and put together again inside the checkpointed function: what its modules change while they run (Qwix counts
-    its dropout draws) then stays inside.
+    The layer is taken apart and put together again inside the checkpointed function, because its modules change while they run.
     """
-    policies = jax.checkpoint_policies
-    if layer.remat == "none" and not layer.quantized:
+    x = constrain(x, *STREAM)
+    if layer.remat == "none":
         return layer.block(x, positions, None, segment_ids)[1]
-    policy = {
-        "none": policies.save_anything_except_these_names(_DENSE),
-        "layer": None,
-        "dots": policies.dots_with_no_batch_dims_saveable,
-    }[layer.remat]
     graph, state = nnx.split(layer)
 
     def compute(state: Any, x: Any, positions: Any, segment_ids: Any) -> Any:
-        return nnx.merge(graph, _unpacked(state)).block(x, positions, None, segment_ids)[1]
+        return nnx.merge(graph, _whole(state)).block(x, positions, None, segment_ids)[1]
 
+    policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if layer.remat == "dots" else None
     return jax.checkpoint(compute, policy=policy)(state, x, positions, segment_ids)
 
 
-def _unpacked(state: Any) -> Any:
-    def one(value: Any) -> Any:
-        return jax.ad_checkpoint.checkpoint_name(dense(value), _DENSE) if isinstance(value, Nf4) else value
+def _multiply(module: Any, x: Any) -> Any:
+    """The product of a projection that is stored in parts or in 4 bits, where its layer has not made it whole already.
 
-    return jax.tree.map(one, state, is_leaf=lambda value: isinstance(value, Nf4))
+    What is made whole here is made again in the backward pass, never kept; the product itself is not needed there.
+    """
+    multiply = type(module).__bases__[0].__call__
+    mesh = context_mesh()
+    if not module.makes_whole or (not module.quantized and (mesh.size <= 1 or mesh.shape["fsdp"] == 1)):
+        return multiply(module, x)
+    graph, state = nnx.split(module)
+    return jax.checkpoint(lambda state, x: multiply(nnx.merge(graph, _whole(state)), x))(state, x)
+
+
+def _whole(state: Any) -> Any:
+    """Weights gathered over fsdp, then unpacked."""
+
+    def one(variable: Any) -> Any:
+        axes = variable.get_metadata().get("out_sharding")
+        if axes is None:
+            return variable
+        value = jax.tree.map(lambda array: gathered(array, axes), variable.get_value())
+        return variable.replace(dense(value) if isinstance(value, Nf4) else value)
+
+    return nnx.from_flat_state([(path, one(variable)) for path, variable in state.flat_state()])
+
+
+class _Gemma4Product(gemma4.Einsum):
+    """Tunix's projection with `makes_whole` and `quantized`, set on the instance."""
+
+    def __call__(self, x: Any) -> Any:
+        return _multiply(self, x)
+
+
+class _LlamaProduct(llama3.Einsum):
+    """As `_Gemma4Product`."""
+
+    def __call__(self, x: Any) -> Any:
+        return _multiply(self, x)
+
+
+class _LinearProduct(nnx.Linear):
+    """As `_Gemma4Product`, for the linear layers of both families."""
+
+    def __call__(self, x: Any) -> Any:
+        return _multiply(self, x)
+
+
+_PRODUCTS = {kind.__bases__[0]: kind for kind in (_Gemma4Product, _LlamaProduct, _LinearProduct)}
 
 
 class _LlamaLayer(llama3.DecoderLayer):
-    """Tunix's layer with `remat` and `quantized`, set on the instance."""
+    """Tunix's layer with `remat`, set on the instance."""
 
     def __call__(self, x: Any, segment_pos: Any, cache: Any, attn_mask: Any) -> Any:
         del cache
@@ -119,8 +156,17 @@ class _KeyValue(nnx.Module):
         return self.k(x), self.v(x)
 
 
+def _look_up(embedder: Any, tokens: Any) -> Any:
+    """Rows of the table, which is whole over fsdp while they are taken."""
+    table = embedder.input_embedding
+    return gathered(table.get_value(), table.get_metadata()["out_sharding"])[tokens]
+
+
 class _LlamaHidden(llama3.Embedder):
     """Gives back the hidden states where Tunix would make logits: the loss makes them only where it needs them."""
+
+    def encode(self, x: Any) -> Any:
+        return _look_up(self, x)
 
     def decode(self, x: Any) -> Any:
         return x
@@ -136,6 +182,10 @@ class _LlamaHiddenUntied(llama3.Einsum):
 class _Gemma4Hidden(gemma4.Embedder):
     """As `_LlamaHidden`."""
 
+    def encode(self, x: Any) -> Any:
+        rows = _look_up(self, x)
+        return rows * jnp.sqrt(rows.shape[-1]).astype(rows.dtype)
+
     def decode(self, x: Any) -> Any:
         return x
 
@@ -148,9 +198,13 @@ def _activations(sharding: Any) -> Any:
 
 def _set_up(layer: Any, kind: type, attention: type, settings: Settings) -> None:
     layer.__class__ = kind
-    layer.remat, layer.quantized = settings.remat, settings.quantization != "none"
+    layer.remat = settings.remat
     layer.attn.__class__ = attention
     layer.attn.kernel = settings.attention
+    for _, module in layer.iter_modules():
+        if type(module) in _PRODUCTS:
+            module.__class__ = _PRODUCTS[type(module)]
+            module.quantized, module.makes_whole = settings.quantization != "none", settings.remat == "none"
 
 
 def _llama(architecture: Architecture, settings: Settings) -> Any:
@@ -225,9 +279,9 @@ def _gemma4(architecture: Architecture, settings: Settings) -> Any:
     )
     model = gemma4.Gemma4(config, rngs=nnx.Rngs(0))
     for layer, block in zip(architecture.layers, model.layers, strict=True):
-        _set_up(block, _Gemma4Layer, Gemma4Attention, settings)
         if not layer.shared_kv:
             block.attn.kv_einsum = _KeyValue(config, layer.kv_heads, layer.head_dim)
+        _set_up(block, _Gemma4Layer, Gemma4Attention, settings)
     model.embedder.__class__ = _Gemma4Hidden
     return model
 

@@ -12,8 +12,10 @@ import jax
 import jax.numpy as jnp
 import qwix
 from flax import nnx
+from qwix._src.interception import disable_interceptions
 from qwix._src.utils import flax_util
 
+from crossmesh.models.placement import lora_axes
 from crossmesh.models.targets import Target
 from crossmesh.spec.experiment import LoraSpec
 
@@ -29,8 +31,9 @@ def adapt(model: Any, lora: LoraSpec, targets: tuple[Target, ...]) -> Any:
         module = functools.reduce(lambda node, name: node[name] if isinstance(name, int) else getattr(node, name), weight.tunix, model)
         a = jax.ShapeDtypeStruct((*weight.in_shape, lora.rank), jnp.float32)
         b = jax.ShapeDtypeStruct((lora.rank, *weight.out_shape), jnp.float32)
-        setattr(module, f"{weight.tunix_param}_lora_a", nnx.LoRAParam(a))
-        setattr(module, f"{weight.tunix_param}_lora_b", nnx.LoRAParam(b))
+        a_axes, b_axes = lora_axes(weight)
+        setattr(module, f"{weight.tunix_param}_lora_a", nnx.LoRAParam(a, out_sharding=a_axes))
+        setattr(module, f"{weight.tunix_param}_lora_b", nnx.LoRAParam(b, out_sharding=b_axes))
     paths = "|".join(re.escape("/".join(map(str, target.weight.tunix))) for target in targets)
     provider = _Provider(module_path=paths, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout)
     return qwix.apply_lora_to_model(model, provider, rngs=nnx.Rngs(0), skip_nnx_init=True)
@@ -90,4 +93,5 @@ def _low_rank_backward(scale: float, kept: Any, gradient: Any) -> tuple[Any, Any
     return (outer @ a.T).astype(x.dtype), of_a, of_b
 
 
-_low_rank.defvjp(_low_rank_forward, _low_rank_backward)
+# JAX runs these when it likes; Qwix must look away, or it takes the factors for weights to adapt.
+_low_rank.defvjp(disable_interceptions(_low_rank_forward), disable_interceptions(_low_rank_backward))

@@ -21,12 +21,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 from safetensors import safe_open
 
 from crossmesh.errors import InputError
-from crossmesh.hardware.mesh import AXES, MeshShape
+from crossmesh.hardware.mesh import AXES, BATCH_AXES, MeshShape
 from crossmesh.models.families import Architecture
 from crossmesh.models.layers_jax import DTYPES, Settings, make_model
 from crossmesh.models.lora_jax import adapt
 from crossmesh.models.nf4_jax import abstract_nf4, quantise
 from crossmesh.models.placement import Axes, lora_axes, nf4_tile, weight_axes
+from crossmesh.models.sharding_jax import constrain
 from crossmesh.models.targets import Target, Weight, all_weights, projections
 from crossmesh.spec.experiment import LoraSpec
 
@@ -56,9 +57,12 @@ class Structure:
 def device_mesh(shape: MeshShape) -> Any:
     """Arrange the devices of all processes as `shape`; the compiler places what our shardings leave open.
 
-    With several slices each gets a place on the `dcn` axis. Raises `InputError` when there are not as many devices as places.
+    With several slices each gets a place on the `dcn` axis. A single process may have more devices than places: the first are taken.
+    Raises `InputError` when there are fewer, or when a process would have none.
     """
     devices = jax.devices()
+    if jax.process_count() == 1:
+        devices = devices[: shape.devices]
     if len(devices) != shape.devices:
         raise InputError(
             f"The mesh {dict(zip(AXES, _sizes(shape), strict=True))} has {shape.devices} places, but JAX sees {len(devices)} devices. "
@@ -199,11 +203,12 @@ def hidden_states(
     """
     model = nnx.merge(structure.graph, in_compute_precision(structure, trained), frozen)
     if dropout_key is not None:
-        # A stream a layer: the draws of one do not depend on how another is checkpointed.
-        for index, layer in enumerate(model.layers):
-            layer.set_attributes(qwix_rngs=nnx.Rngs(dropout=jax.random.fold_in(dropout_key, index)))
+        # A stream for every adapted module: what one draws does not depend on how another is checkpointed.
+        adapted = [module for _, module in model.iter_modules() if any(name.endswith("_lora_a") for name in vars(module))]
+        for index, module in enumerate(adapted):
+            module.qwix_rngs = nnx.Rngs(dropout=jax.random.fold_in(dropout_key, index))
     hidden, _ = model(tokens, positions, None, segment_ids)
-    return hidden
+    return constrain(hidden, BATCH_AXES, None, None)
 
 
 def in_compute_precision(structure: Structure, trained: Any) -> Any:

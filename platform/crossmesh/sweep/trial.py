@@ -18,6 +18,7 @@ from crossmesh.errors import CrossmeshError
 from crossmesh.files import locked, read_json, write_json
 from crossmesh.hardware.devices import Tpu
 from crossmesh.models.families import read_architecture
+from crossmesh.models.placement import Placement, place
 from crossmesh.models.targets import expand_targets, hf_module_names
 from crossmesh.models.weights import ModelFolder, fetch_model
 from crossmesh.spec.experiment import ExperimentSpec
@@ -26,7 +27,7 @@ from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.assignment import Assignment
 from crossmesh.train.checkpoint import CheckpointStore
-from crossmesh.train.events import Event, OnEvent, StageEvent, StepEvent
+from crossmesh.train.events import Event, OnEvent, StageEvent, StepEvent, WarningEvent
 from crossmesh.train.launch import TrainResult, train
 
 _RUN_FILE = "run.json"
@@ -44,6 +45,8 @@ class Prepared:
     lengths: LengthStatistics
     dropped_long: int
     dropped_empty: int
+    placement: Placement
+    """What the mesh holds more than once."""
 
     @property
     def identity(self) -> str:
@@ -84,7 +87,9 @@ def read_data(spec: ExperimentSpec, model: ModelFolder) -> Dataset:
 
 
 def prepare(spec: ExperimentSpec, model: ModelFolder) -> Prepared:
-    """Work out the records of the trial that `spec` describes. Raises `InputError` for data or targets that cannot be."""
+    """Work out the records of the trial that `spec` describes. Raises `InputError` for data, targets or a mesh that cannot be."""
+    architecture = read_architecture(model.path)
+    placement = place(architecture, spec.mesh_shape, spec.backend_name, spec.model, spec.lora)
     data = read_data(spec, model)
     plans = plan_steps([len(row.tokens) for row in data.rows], spec)
     facts = ScienceFacts(
@@ -92,10 +97,10 @@ def prepare(spec: ExperimentSpec, model: ModelFolder) -> Prepared:
         tokenizer_digest=model.tokenizer_digest,
         template_digest=model.template_digest,
         data_digest=data.digest,
-        modules=() if spec.lora.full else hf_module_names(expand_targets(read_architecture(model.path), spec.lora.targets)),
+        modules=() if spec.lora.full else hf_module_names(expand_targets(architecture, spec.lora.targets)),
         step_rows=tuple(tuple(data.rows[index].id for index in plan.rows) for plan in plans),
     )
-    return Prepared(model, science_record(spec, facts), system_record(spec), data.lengths, data.dropped_long, data.dropped_empty)
+    return Prepared(model, science_record(spec, facts), system_record(spec), data.lengths, data.dropped_long, data.dropped_empty, placement)
 
 
 def run_trial(
@@ -134,6 +139,8 @@ def _forget(spec: ExperimentSpec, prepared: Prepared, folder: Path) -> None:
 
 def _run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder: Path, on_event: OnEvent, parent: str | None) -> Trial:
     """Train, tracked, under a new MLflow run or that of an interrupted attempt."""
+    if warning := prepared.placement.message:
+        on_event(WarningEvent(warning))
     run_id = _open_run(spec, prepared, tracker, folder, parent)
     status = "FAILED"
     try:
