@@ -56,8 +56,8 @@ def _arrays(request: Request, rows: int) -> tuple[Any, ...]:
     hidden = jax.random.normal(keys[0], (1, rows, request["hidden"]))
     weight = jax.random.normal(keys[1], (request["vocab"], request["hidden"])) * (4 / request["hidden"] ** 0.5)
     tokens = jax.random.randint(keys[2], (1, rows), 0, request["vocab"])
-    # As in rows of prompt and answer: loss at the end of each, here of 64 tokens.
-    mask = jnp.asarray(np.arange(rows) % 64 >= 64 * (1 - request["loss_share"]))[None]
+    # As in rows of prompt and answer: loss at the end of each, here of 20 tokens.
+    mask = jnp.asarray(np.arange(rows) % 20 >= round(20 * (1 - request["loss_share"])))[None]
     return hidden, weight, tokens, mask
 
 

@@ -26,12 +26,14 @@ def main(request: Request, progress: Progress) -> dict[str, Any]:
     folder = Path(request["folder"])
     spec, batches = packed_work("jax", folder, request["limit"], 2)
     backend = ready_backend(spec, folder, Path(request["cache"]))
+    ready = time.time()
     progress("start", 1, 2)
     loss = backend.step(batches[0]).loss
     progress("start", 2, 2)
     return {
         "first_step_s": time.time() - request["started"],
         "imports_s": imported - request["started"],
+        "loading_s": ready - imported,
         "programs": events[_REQUESTS],
         "compilations": events[_REQUESTS] - events[_HITS],
         "loss": loss,

@@ -60,7 +60,7 @@ def verify_train_overhead(spec: ExperimentSpec, folder: Path, console: Console, 
             found["checkpoint"] = measure(f"train/{backend}", "checkpoint_stall", own | scratch, log, stage)
             shutil.rmtree(folder / f"checkpoints-{backend}")
     with console.stage("jax: two starts of the same spec") as stage:
-        measured["jax"]["starts"] = [_start(request, folder, number, stage) for number in (1, 2)]
+        measured["jax"]["starts"] = {number: _start(request, folder, number, stage) for number in ("first", "second")}
     with ray_session(spec.storage):
         for backend, found in measured.items():
             with console.stage(f"{backend}: a whole run under Ray Train and MLflow") as stage:
@@ -80,7 +80,7 @@ def judge(measured: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]
             Limit(f"{backend}.checkpoint_share", checkpoint["share_of_loop"], STALL_BOUND),
             Limit(f"{backend}.checkpoint_wait_over_stall", checkpoint["waited_over_held"]["median"], WAIT_BOUND, at_least=True),
         ]
-    first, second = measured["jax"]["starts"]
+    first, second = measured["jax"]["starts"]["first"], measured["jax"]["starts"]["second"]
     limits += [
         Limit("jax.second_start_compilations", second["compilations"], 0),
         Limit("jax.first_start_compilations", first["compilations"], 1, at_least=True),
@@ -89,10 +89,10 @@ def judge(measured: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]
     return CheckResult("train_overhead", tuple(limits), {**settings, **measured})
 
 
-def _start(request: Mapping[str, Any], folder: Path, number: int, stage: Stage) -> dict[str, Any]:
-    """Start number `number` with a cache of programs that is empty before the first. The logits probe is left out of both."""
+def _start(request: Mapping[str, Any], folder: Path, which: str, stage: Stage) -> dict[str, Any]:
+    """Start with a cache of programs that is empty before the first one. The logits probe is left out of both."""
     cache = folder / "starts"
-    if number == 1:
+    if which == "first":
         shutil.copytree(Path(request["cache"]) / "compiled" / "probes", cache / "compiled" / "probes")
     own = {**request, "cache": str(cache), "started": time.time()}
-    return measure("train/jax", "start_jax", own, folder / f"start-{number}.log", stage)
+    return measure("train/jax", "start_jax", own, folder / f"start-{which}.log", stage)

@@ -11,7 +11,7 @@ BACKEND = {
     "checkpoint": {"share_of_loop": 0.004, "waited_over_held": {"median": 15.0}},
     "run": {"outside_share": 0.004},
 }
-STARTS = [{"first_step_s": 20.0, "compilations": 4}, {"first_step_s": 9.0, "compilations": 0}]
+STARTS = {"first": {"first_step_s": 20.0, "compilations": 4}, "second": {"first_step_s": 9.0, "compilations": 0}}
 GOOD = {"torch": deepcopy(BACKEND), "jax": {**deepcopy(BACKEND), "starts": STARTS}}
 
 
@@ -27,9 +27,9 @@ def test_good_measurements_pass():
         ("torch.step.loss_difference.bare", 0.01, "torch.work_differs"),
         ("jax.checkpoint.share_of_loop", 0.02, "jax.checkpoint_share"),
         ("torch.checkpoint.waited_over_held.median", 9.0, "torch.checkpoint_wait_over_stall"),
-        ("jax.starts.1.compilations", 1, "jax.second_start_compilations"),
-        ("jax.starts.0.compilations", 0, "jax.first_start_compilations"),
-        ("jax.starts.1.first_step_s", 11.0, "jax.second_start_time"),
+        ("jax.starts.second.compilations", 1, "jax.second_start_compilations"),
+        ("jax.starts.first.compilations", 0, "jax.first_start_compilations"),
+        ("jax.starts.second.first_step_s", 11.0, "jax.second_start_time"),
     ],
 )
 def test_each_bound_can_break_the_check(path, value, broken):
@@ -37,6 +37,6 @@ def test_each_bound_can_break_the_check(path, value, broken):
     *where, last = path.split(".")
     place = measured
     for key in where:
-        place = place[int(key) if key.isdigit() else key]
+        place = place[key]
     place[last] = value
     assert [limit.name for limit in judge(measured, {}).limits if not limit.passed] == [broken]
