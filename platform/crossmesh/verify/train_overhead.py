@@ -33,11 +33,13 @@ class OverheadSizes:
     """What is measured on; the defaults are the check's."""
 
     weights: str = "random://small_llama@0"
+    start_weights: str = "random://deep_llama@0"
+    """As deep as SmolLM2: the time that a start takes follows from the depth."""
     limit: int = 384
     """Tokens of a sequence; a step of the contenders is one sequence."""
-    run_steps: int = 60
+    run_steps: int = 40
     warm_up: int = 3
-    rounds: int = 25
+    rounds: int = 21
     rank: int = 256
     """LoRA rank whose state the checkpoints hold: 140 MB."""
     saves: int = 5
@@ -60,7 +62,7 @@ def verify_train_overhead(spec: ExperimentSpec, folder: Path, console: Console, 
             found["checkpoint"] = measure(f"train/{backend}", "checkpoint_stall", own | scratch, log, stage)
             shutil.rmtree(folder / f"checkpoints-{backend}")
     with console.stage("jax: two starts of the same spec") as stage:
-        measured["jax"]["starts"] = {number: _start(request, folder, number, stage) for number in ("first", "second")}
+        measured["jax"]["starts"] = _starts(spec, request, sizes.start_weights, folder, stage)
     with ray_session(spec.storage):
         for backend, found in measured.items():
             with console.stage(f"{backend}: a whole run under Ray Train and MLflow") as stage:
@@ -89,10 +91,16 @@ def judge(measured: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]
     return CheckResult("train_overhead", tuple(limits), {**settings, **measured})
 
 
-def _start(request: Mapping[str, Any], folder: Path, which: str, stage: Stage) -> dict[str, Any]:
-    """Start with a cache of programs that is empty before the first one. The logits probe is left out of both."""
-    cache = folder / "starts"
-    if which == "first":
-        shutil.copytree(Path(request["cache"]) / "compiled" / "probes", cache / "compiled" / "probes")
-    own = {**request, "cache": str(cache), "started": time.time()}
-    return measure("train/jax", "start_jax", own, folder / f"start-{which}.log", stage)
+def _starts(spec: ExperimentSpec, request: Mapping[str, Any], weights: str, folder: Path, stage: Stage) -> dict[str, Any]:
+    """Two starts with a cache of programs that is empty before the first. The logits probe is done before and left out of both."""
+    kept, fresh = cache_folder(spec), folder / "starts"
+    own = {**request, "folder": str(fetch_model(ModelSpec(weights=weights), kept).path)}
+
+    def start(which: str, cache: Path) -> dict[str, Any]:
+        stage.say(f"{which} start")
+        asked = {**own, "cache": str(cache), "only_load": which == "probing", "started": time.time()}
+        return measure("train/jax", "start_jax", asked, folder / f"start-{which}.log", stage)
+
+    start("probing", kept)
+    shutil.copytree(kept / "compiled" / "probes", fresh / "compiled" / "probes")
+    return {which: start(which, fresh) for which in ("first", "second")}
