@@ -17,13 +17,23 @@ from crossmesh.verify.work import packed_work, ready_backend
 
 _REQUESTS = "/jax/compilation_cache/compile_requests_use_cache"
 _HITS = "/jax/compilation_cache/cache_hits"
+_PHASES = {
+    "tracing_s": "/jax/core/compile/jaxpr_trace_duration",
+    "lowering_s": "/jax/core/compile/jaxpr_to_mlir_module_duration",
+    "compiling_or_fetching_s": "/jax/core/compile/backend_compile_duration",
+}
+"""Phases of the largest program by JAX's own clocks."""
 
 
 def main(request: Request, progress: Progress) -> dict[str, Any]:
     """Initialise the backend and, unless `only_load`, take the first step; `started` is when the process was, by the wall clock."""
     imported = time.time()
     events: Counter[str] = Counter()
+    longest: dict[str, float] = {}
     jax.monitoring.register_event_listener(lambda event, **_: events.update([event]))
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **_: longest.update({event: max(seconds, longest.get(event, 0.0))})
+    )
     folder = Path(request["folder"])
     spec, batches = packed_work("jax", folder, request["limit"], 2)
     backend = ready_backend(spec, folder, Path(request["cache"]))
@@ -35,6 +45,7 @@ def main(request: Request, progress: Progress) -> dict[str, Any]:
         "first_step_s": time.time() - request["started"],
         "imports_s": imported - request["started"],
         "loading_s": ready - imported,
+        **{name: longest.get(event, 0.0) for name, event in _PHASES.items()},
         "programs": events[_REQUESTS],
         "compilations": events[_REQUESTS] - events[_HITS],
         "loss": loss,
