@@ -3,7 +3,7 @@
 On JAX the seed's recipe, run by Tunix's own trainer, is one of them, and its gradient is held against ours on the same rows.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
@@ -107,7 +107,7 @@ def _batches(plans: Sequence[StepPlan], rows: Sequence[Row], limit: int) -> Iter
 
 
 def _seed_recipe(
-    folder: Path, cache: Path, sizes: SpeedSizes, plans: dict[str, Sequence[StepPlan]] | Any, rows: Sequence[Row]
+    folder: Path, cache: Path, sizes: SpeedSizes, plans: Mapping[str, Sequence[StepPlan]], rows: Sequence[Row]
 ) -> tuple[Callable[[Sequence[PackedBatch]], None], dict[str, Any]]:
     """The recipe ready to train, and how far its gradient is from ours on the rows of the first step."""
     from crossmesh.verify.stock_jax import SeedRecipe, adamw, descent
