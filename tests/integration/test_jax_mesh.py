@@ -24,7 +24,7 @@ from crossmesh.models.placement import weight_axes
 from crossmesh.models.targets import all_weights
 from crossmesh.spec.experiment import BackendSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.train.jax_backend import JaxBackend
-from crossmesh.train.step_jax import knobs_of
+from crossmesh.train.step_jax import summed_loss
 from jax_runs import ROWS, batch_of, setup_of, started, steps
 from random_rows import packed, rows, unpacked
 
@@ -188,22 +188,27 @@ def test_two_processes_take_the_steps_of_one(probed_model: Path, jax_cache: Path
 def test_remat_changes_memory_and_no_result(probed_model: Path, jax_cache: Path) -> None:
     lora = LoraSpec(rank=4, alpha=8.0, dropout=0.1)
 
-    def measured(remat: str) -> tuple[int, list[Any]]:
+    def measured(remat: str) -> tuple[int, list[float]]:
         backend = started(setup_of(probed_model, jax_cache, backend=BackendSpec("jax", remat=remat), lora=lora))
-        return temporaries(backend), [value for step in steps(backend, range(3)) for value in (step.loss, step.grad_norm)]
+        taken = steps(backend, range(3))
+        return kept_bytes(backend), [taken[0].grad_norm, *(step.loss for step in taken)]
 
     (most, plain), (least, layer), (some, dots) = (measured(remat) for remat in ("none", "layer", "dots"))
-    assert least < some < most
+    assert least < some / 2 < most / 2
     assert layer == pytest.approx(plain, rel=1e-5)
     assert dots == pytest.approx(plain, rel=1e-5)
 
 
-def temporaries(backend: JaxBackend) -> int:
-    """Bytes that the compiled step needs besides its arguments."""
-    arrays, live = backend._put(batch_of(0))
-    knobs = knobs_of(backend._setup.optim, 0, 0.0, 0)
-    lowered = backend._take_step.lower(backend._trained, backend._moments, backend._frozen, arrays, live, knobs)
-    return int(lowered.compile().memory_analysis().temp_size_in_bytes)
+def kept_bytes(backend: JaxBackend) -> int:
+    """Bytes that the forward pass leaves for the backward pass. XLA's own say little on a CPU: there it recomputes when it likes."""
+    program = backend._program
+    micro = {name: array[0] for name, array in backend._put(batch_of(0))[0].items()}
+
+    def backward(trained: Any) -> Any:
+        return jax.vjp(lambda values: summed_loss(program, values, backend._frozen, micro, jax.random.key(0)), trained)[1]
+
+    with backend._mesh:
+        return sum(array.size * array.dtype.itemsize for array in jax.tree.leaves(jax.eval_shape(backward, backend._trained)))
 
 
 @pytest.mark.full
@@ -236,11 +241,11 @@ def test_all_weights_train_without_an_adapter_on_any_mesh(probed_model: Path, ja
     }
     whole, split = steps(one, range(5)), steps(four, range(5), micro=4)
     assert [step.loss for step in split] == pytest.approx([step.loss for step in whole], rel=1e-4)
-    assert whole[3].loss < 0.6 * whole[0].loss
     trained = one.export()
     assert difference(four.export(), trained) < 1e-3
     embedding = next(name for name in trained if "embed_tokens" in name)
     assert not np.array_equal(trained[embedding], start[embedding])
+    assert one.step(batch_of(0)).loss < 0.6 * whole[0].loss
     # A token that no row has is trained by the output side of the tied embedding.
     assert np.abs(trained[embedding][1] - start[embedding][1]).max() > 0
 

@@ -59,7 +59,9 @@ def train_step(program: Program, trained: Any, moments: Any, frozen: Any, batch:
 
     def gradient_of(index: Any) -> Any:
         micro = {name: array[index] for name, array in batch.items()}
-        return jax.value_and_grad(lambda values: _nll(program, values, frozen, micro, jax.random.fold_in(key, index)) / total)(trained)
+        return jax.value_and_grad(lambda values: summed_loss(program, values, frozen, micro, jax.random.fold_in(key, index)) / total)(
+            trained
+        )
 
     if batch["tokens"].shape[0] == 1:
         loss, gradient = gradient_of(0)
@@ -77,13 +79,13 @@ def mean_loss(program: Program, trained: Any, frozen: Any, batch: Batch, live: A
     """Mean loss of the `live` micro-batches. The program must be one without dropout."""
 
     def body(index: Any, sum_: Any) -> Any:
-        return sum_ + _nll(program, trained, frozen, {name: array[index] for name, array in batch.items()}, None)
+        return sum_ + summed_loss(program, trained, frozen, {name: array[index] for name, array in batch.items()}, None)
 
     return jax.lax.fori_loop(0, live, body, jnp.float32(0)) / _loss_tokens(batch)
 
 
-def _nll(program: Program, trained: Any, frozen: Any, micro: Batch, key: Any) -> Any:
-    """Summed nll of one micro-batch of [sequences, length] arrays."""
+def summed_loss(program: Program, trained: Any, frozen: Any, micro: Batch, key: Any) -> Any:
+    """Summed nll of one micro-batch of [sequences, length] arrays; `key` draws the dropout of a program that has one."""
     structure, segments = program.structure, micro["segment_ids"]
     hidden = hidden_states(structure, trained, frozen, micro["tokens"], micro["positions"], segments, key if program.dropout else None)
     # Position t predicts t + 1: row t has target tokens[t + 1] and carries loss where loss_mask[t + 1] does. The last row has none.
