@@ -111,7 +111,7 @@ def test_both_backends_are_alike_and_reported(first, place):
     fingerprints = [report["variants"][name]["fingerprints"] for name in ("torch", "jax")]
     assert fingerprints[0]["science"] == fingerprints[1]["science"] == report["science_fingerprint"]
     assert fingerprints[0]["system"] != fingerprints[1]["system"]
-    assert [difference["key"] for difference in report["differences"]] == ["backend"]
+    assert [difference["key"] for difference in report["differences"]] == ["attention", "backend"]
     assert (
         json.loads((place.folder / "outputs" / "tiny" / "report.json").read_text())["science_fingerprint"] == report["science_fingerprint"]
     )
