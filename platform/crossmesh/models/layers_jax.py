@@ -207,15 +207,10 @@ def _set_up(layer: Any, kind: type, attention: type, settings: Settings) -> None
             module.quantized, module.makes_whole = settings.quantization != "none", settings.remat == "none"
 
 
-def _llama(architecture: Architecture, settings: Settings) -> Any:
-    """Tunix's Llama3 with theta, hidden states as output. Its layers take the precision of their weights."""
+def llama_config(architecture: Architecture) -> Any:
+    """Tunix's configuration of a Llama, everything that is not the architecture's as Tunix has it."""
     layer = architecture.layers[0]
-    if layer.rope.kind != "default" or layer.rope.fraction != 1.0:
-        raise InputError(
-            f"This Llama uses rope_type={layer.rope.kind!r}, which the JAX backend (Tunix 0.1.7) does not compute. "
-            "Allowed: default. Use backend=torch for this model."
-        )
-    config = llama3.ModelConfig(
+    return llama3.ModelConfig(
         num_layers=len(architecture.layers),
         vocab_size=architecture.vocab,
         embed_dim=architecture.hidden,
@@ -226,8 +221,18 @@ def _llama(architecture: Architecture, settings: Settings) -> Any:
         rope_theta=int(layer.rope.theta),
         norm_eps=architecture.norm_epsilon,
         weight_tying=architecture.tied,
-        shd_config=_activations(llama3.ShardingConfig.get_default_sharding()),
     )
+
+
+def _llama(architecture: Architecture, settings: Settings) -> Any:
+    """Tunix's Llama3 with theta, hidden states as output. Its layers take the precision of their weights."""
+    layer = architecture.layers[0]
+    if layer.rope.kind != "default" or layer.rope.fraction != 1.0:
+        raise InputError(
+            f"This Llama uses rope_type={layer.rope.kind!r}, which the JAX backend (Tunix 0.1.7) does not compute. "
+            "Allowed: default. Use backend=torch for this model."
+        )
+    config = replace(llama_config(architecture), shd_config=_activations(llama3.ShardingConfig.get_default_sharding()))
     model = llama3.Llama3(config, rngs=nnx.Rngs(0))
     for block in model.layers:
         _set_up(block, _LlamaLayer, LlamaAttention, settings)

@@ -4,6 +4,7 @@ Nothing of our modules, loss or step is used; the arrays are ours, so that all c
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from crossmesh.adapters.initial import LoraShape, initial_lora
 from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import InputError
 from crossmesh.models.families import Architecture, read_architecture
+from crossmesh.models.layers_jax import llama_config
 from crossmesh.models.targets import Target, all_weights, expand_targets
 from crossmesh.spec.experiment import LoraSpec
 
@@ -131,19 +133,7 @@ def _config(architecture: Architecture, remat: bool) -> Any:
             f"A stock Tunix model needs family llama with a rotary base of {_THETA:g}, which Tunix 0.1.7 always computes with; this is "
             f"{architecture.family} with {layer.rope.theta:g}."
         )
-    return llama3.ModelConfig(
-        num_layers=len(architecture.layers),
-        vocab_size=architecture.vocab,
-        embed_dim=architecture.hidden,
-        hidden_dim=architecture.ffn,
-        num_heads=layer.heads,
-        head_dim=layer.head_dim,
-        num_kv_heads=layer.kv_heads,
-        rope_theta=int(layer.rope.theta),
-        norm_eps=architecture.norm_epsilon,
-        weight_tying=architecture.tied,
-        remat_config=llama3.RematConfig.DECODER if remat else llama3.RematConfig.NONE,
-    )
+    return replace(llama_config(architecture), remat_config=llama3.RematConfig.DECODER if remat else llama3.RematConfig.NONE)
 
 
 def _weights(folder: Path, architecture: Architecture) -> Iterator[tuple[Any, npt.NDArray[np.float32]]]:
