@@ -15,7 +15,7 @@ from crossmesh.pipeline.experiment import run_experiment
 from crossmesh.report.tables import print_report
 from crossmesh.report.write import compare_results, report_json
 from crossmesh.spec.compose import Job, JobKeys, run_job
-from crossmesh.spec.experiment import BACKENDS
+from crossmesh.spec.training import BACKENDS
 from crossmesh.track.tracker import Tracker
 
 

@@ -26,7 +26,7 @@ from ray._private import ray_constants, services
 from crossmesh.environments import WorkerEnvironment, environment
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.hardware.devices import Cpu, Device, Gpu
-from crossmesh.spec.experiment import StorageSpec
+from crossmesh.spec.services import StorageSpec
 
 _Result = TypeVar("_Result")
 

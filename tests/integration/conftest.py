@@ -47,7 +47,7 @@ def probed_model(request: pytest.FixtureRequest, jax_cache: Path) -> Path:
     from crossmesh.models.probe import probe_tokens, reference_folder
     from crossmesh.models.reference_torch import main
     from crossmesh.models.weights import fetch_model
-    from crossmesh.spec.experiment import ModelSpec
+    from crossmesh.spec.training import ModelSpec
 
     model = fetch_model(ModelSpec(family=request.param, weights=f"random://tiny_{request.param}@0"), jax_cache)
     kept = reference_folder(jax_cache / "probes", model.weights_digest)

@@ -11,7 +11,8 @@ from pathlib import Path
 from crossmesh.cluster import processes_of, ray_session
 from crossmesh.errors import CrossmeshError
 from crossmesh.serve.app import start_server
-from crossmesh.spec.experiment import ExperimentSpec, ServeSpec, StorageSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.services import ServeSpec, StorageSpec
 
 
 def say(**values: object) -> None:

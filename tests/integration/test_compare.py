@@ -10,7 +10,7 @@ import pytest
 
 from crossmesh.errors import InputError
 from crossmesh.report.stored import stored_variant
-from crossmesh.spec.experiment import StorageSpec, TrackingSpec
+from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.tracker import Tracker
 
 pytestmark = pytest.mark.integration

@@ -20,7 +20,9 @@ import pytest
 from crossmesh.cluster import Session, end_processes, processes_of, ray_session
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.models.weights import ModelFolder, fetch_model
-from crossmesh.spec.experiment import DataSpec, ExperimentSpec, HardwareSpec, MeshSpec, OptimSpec, RetrySpec, StorageSpec, TrackingSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.services import StorageSpec, TrackingSpec
+from crossmesh.spec.training import DataSpec, HardwareSpec, MeshSpec, OptimSpec, RetrySpec
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import CheckpointEvent, Event, StepEvent, WarningEvent
 from crossmesh.train.launch import TrainResult, train

@@ -23,7 +23,8 @@ from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models import tunix_jax
 from crossmesh.models.families import read_architecture
 from crossmesh.models.layers_jax import Settings
-from crossmesh.spec.experiment import BackendSpec, ExperimentSpec, LoraSpec, ModelSpec, OptimSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import BackendSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.loss_jax import LossHead, summed_nll
@@ -128,7 +129,7 @@ def test_the_state_of_another_adapter_and_a_batch_without_loss_are_refused(
 
 def test_no_weight_of_the_model_is_left_unread(probed_model: Path) -> None:
     structure = tunix_jax.build(read_architecture(probed_model), Settings())
-    base = tunix_jax.load_weights(structure, probed_model, tunix_jax.device_mesh(MeshShape(1, 1, 1)))
+    _, base = tunix_jax.load_weights(structure, probed_model, tunix_jax.device_mesh(MeshShape(1, 1, 1)))
     assert {path for path, _ in base.flat_state()} == {path for path, _ in structure.frozen.flat_state()}
 
 

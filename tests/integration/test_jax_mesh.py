@@ -19,10 +19,11 @@ from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import AXES, MeshShape
 from crossmesh.models import tunix_jax
 from crossmesh.models.families import read_architecture
-from crossmesh.models.layers_jax import Settings, make_model
+from crossmesh.models.families_jax import make_model
+from crossmesh.models.layers_jax import Settings
 from crossmesh.models.placement import weight_axes
 from crossmesh.models.targets import all_weights
-from crossmesh.spec.experiment import BackendSpec, LoraSpec, ModelSpec, OptimSpec
+from crossmesh.spec.training import BackendSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.step_jax import summed_loss
 from jax_runs import ROWS, batch_of, setup_of, started, steps
@@ -132,7 +133,7 @@ def test_packed_rows_compute_what_they_compute_alone(probed_model: Path) -> None
     made: list[Row] = rows(3)
     structure = tunix_jax.build(read_architecture(probed_model), Settings())
     mesh = tunix_jax.device_mesh(MeshShape(1, 1, 1))
-    weights = tunix_jax.load_weights(structure, probed_model, mesh)
+    _, weights = tunix_jax.load_weights(structure, probed_model, mesh)
 
     def hidden(batch: Any) -> np.ndarray:
         compute = jax.jit(lambda *arrays: tunix_jax.hidden_states(structure, structure.trained, *arrays))

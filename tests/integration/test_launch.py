@@ -16,7 +16,8 @@ from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.sources import load_rows
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.models.weights import ModelFolder, fetch_model
-from crossmesh.spec.experiment import DataSpec, HardwareSpec, LoraSpec, OptimSpec, StorageSpec
+from crossmesh.spec.services import StorageSpec
+from crossmesh.spec.training import DataSpec, HardwareSpec, LoraSpec, OptimSpec
 from crossmesh.train.events import Event, WarningEvent
 from crossmesh.train.launch import train
 

@@ -16,7 +16,7 @@ from crossmesh.models.families import read_architecture
 from crossmesh.models.random_weights import write_random
 from crossmesh.models.stores import LocalStore
 from crossmesh.models.targets import expand_targets
-from crossmesh.spec.experiment import LORA_TARGETS
+from crossmesh.spec.training import LORA_TARGETS
 
 pytestmark = pytest.mark.integration
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossmesh.spec.experiment import BackendSpec, ExperimentSpec, LoraSpec, OptimSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import BackendSpec, LoraSpec, OptimSpec
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.torch_backend import TorchBackend
@@ -47,3 +48,25 @@ def test_torch_and_jax_take_the_same_steps(probed_model: Path, jax_cache: Path) 
 
     long = packed(rows(3, STEPS), 128)
     assert jax.evaluate(long).loss == pytest.approx(torch.evaluate(long).loss, rel=1e-4)
+
+
+@pytest.mark.full
+def test_torch_and_jax_train_the_same_weights_without_an_adapter(probed_model: Path, jax_cache: Path) -> None:
+    optim = OptimSpec(steps=4, learning_rate=1e-3, warmup_steps=0)
+    setup = TrainingSetup.of(
+        ExperimentSpec(lora=LoraSpec(rank=0), optim=optim, backend=BackendSpec(attention="plain")), probed_model, jax_cache
+    )
+    torch, jax = TorchBackend(), JaxBackend()
+    torch.init(setup)
+    jax.init(setup)
+    start = torch.export()
+    for seed in range(4):
+        batch = unpacked(rows(4, seed), 2, 48)
+        assert jax.step(batch).loss == pytest.approx(torch.step(batch).loss, rel=1e-4)
+
+    trained, other = torch.export(), jax.export()
+    assert trained.keys() == other.keys() == start.keys()
+    for name, array in trained.items():
+        moved = frobenius({name: array - start[name]})
+        assert (moved == 0) == name.endswith("layer_scalar"), name  # a buffer of the Hugging Face module
+        assert frobenius({name: array - other[name]}) <= 5e-2 * moved, name

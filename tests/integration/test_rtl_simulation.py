@@ -11,7 +11,7 @@ import pytest
 from crossmesh.data.rtl import HARD_KINDS, KINDS, RtlProblem, build_rtl, combinations
 from crossmesh.data.rtl_bench import testbench_text as make_testbench
 from crossmesh.data.rtl_design import Picker
-from crossmesh.spec.experiment import RtlSpec
+from crossmesh.spec.training import RtlSpec
 
 pytestmark = pytest.mark.integration
 

@@ -21,7 +21,7 @@ from crossmesh.adapters.peft_format import write_adapter
 from crossmesh.models.families import read_architecture
 from crossmesh.models.targets import expand_targets
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.experiment import LORA_TARGETS, ModelSpec
+from crossmesh.spec.training import LORA_TARGETS, ModelSpec
 
 pytestmark = pytest.mark.integration
 RANK = 4

@@ -13,7 +13,7 @@ from crossmesh.adapters.peft_format import write_adapter, write_serving_adapter
 from crossmesh.models.families import read_architecture
 from crossmesh.models.targets import expand_targets, hf_module_names
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.experiment import LORA_TARGETS, ModelSpec
+from crossmesh.spec.training import LORA_TARGETS, ModelSpec
 
 pytestmark = pytest.mark.integration
 RANK, ALPHA = 4, 8.0

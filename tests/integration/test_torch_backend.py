@@ -23,7 +23,8 @@ from crossmesh.models.families import read_architecture
 from crossmesh.models.hf_torch import hidden_states, load_base, logits, model_inputs, reference_logits
 from crossmesh.models.targets import all_weights, expand_targets, hf_module_names
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.experiment import BackendSpec, ExperimentSpec, LoraSpec, ModelSpec, OptimSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import BackendSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.train import model_torch, torch_backend
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.schedule import learning_rate

@@ -11,7 +11,7 @@ import pytest
 
 import torch_ranks
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.experiment import ModelSpec
+from crossmesh.spec.training import ModelSpec
 from torch_ranks import Case, read_result, write_cases
 
 pytestmark = pytest.mark.integration

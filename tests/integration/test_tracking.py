@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from crossmesh.errors import CrossmeshError
-from crossmesh.spec.experiment import ExperimentSpec, StorageSpec, TrackingSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.provenance import GitState, Provenance
 from crossmesh.track.tracker import Tracker
 

@@ -12,8 +12,10 @@ import pytest
 from crossmesh.data.lengths import length_statistics
 from crossmesh.models.placement import Placement
 from crossmesh.models.weights import ModelFolder
-from crossmesh.spec.experiment import ExperimentSpec, OptimSpec, StorageSpec, TrackingSpec
+from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.fingerprint import ScienceFacts, science_record, system_record
+from crossmesh.spec.services import StorageSpec, TrackingSpec
+from crossmesh.spec.training import OptimSpec
 from crossmesh.sweep import trial
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import Event, StageEvent, StepEvent

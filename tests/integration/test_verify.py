@@ -13,7 +13,9 @@ import pytest
 from crossmesh.console import Console
 from crossmesh.data.batches import PackedBatch
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.experiment import ExperimentSpec, ModelSpec, StorageSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.services import StorageSpec
+from crossmesh.spec.training import ModelSpec
 from crossmesh.train.backend import StepMetrics
 from crossmesh.train.torch_backend import TorchBackend
 from crossmesh.verify import packing_exact

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from crossmesh.errors import InputError
 from crossmesh.models.families import read_architecture
 from crossmesh.models.weights import ModelFolder, fetch_model
-from crossmesh.spec.experiment import ModelSpec
+from crossmesh.spec.training import ModelSpec
 
 pytestmark = pytest.mark.integration
 

@@ -17,7 +17,9 @@ from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 
 from crossmesh.cluster import call_worker, ray_session
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.experiment import BatchSpec, CheckpointSpec, DataSpec, ExperimentSpec, HardwareSpec, ModelSpec, OptimSpec, StorageSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.services import StorageSpec
+from crossmesh.spec.training import BatchSpec, CheckpointSpec, DataSpec, HardwareSpec, ModelSpec, OptimSpec
 from crossmesh.train.events import Event, StepEvent, to_json
 from crossmesh.train.launch import train
 

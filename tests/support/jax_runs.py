@@ -13,7 +13,8 @@ import jax
 
 from crossmesh.data.batches import PackedBatch
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.spec.experiment import BackendSpec, ExperimentSpec, LoraSpec, ModelSpec, OptimSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import BackendSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.train.backend import StepMetrics, TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from random_rows import rows, unpacked

@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.spec.experiment import ExperimentSpec, LoraSpec, ModelSpec, OptimSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import LoraSpec, ModelSpec, OptimSpec
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.torch_backend import TorchBackend
 from random_rows import rows, unpacked

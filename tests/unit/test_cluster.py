@@ -15,7 +15,7 @@ from crossmesh import cluster
 from crossmesh.environments import environment
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import find_slice
-from crossmesh.spec.experiment import StorageSpec
+from crossmesh.spec.services import StorageSpec
 
 
 class FakeRay:

@@ -16,11 +16,11 @@ from crossmesh.adapters.initial import PEFT_PREFIX, FloatArray, lora_names
 from crossmesh.adapters.peft_config import CONFIG_FILE, AdapterConfig, read_config
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, write_json
+from crossmesh.models.architecture import Architecture
 from crossmesh.models.checkpoints import FLOATS, Tensor, read_shard
-from crossmesh.models.families import Architecture
 from crossmesh.models.stores import LocalStore
 from crossmesh.models.targets import expand_targets
-from crossmesh.spec.experiment import LORA_TARGETS
+from crossmesh.spec.training import LORA_TARGETS
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 _PICKLED = ("adapter_model.bin", "adapter_model.pt")

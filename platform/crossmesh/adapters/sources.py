@@ -10,7 +10,7 @@ from crossmesh.adapters.peft_config import CONFIG_FILE
 from crossmesh.errors import InputError, reading
 from crossmesh.files import read_json
 from crossmesh.models.downloads import download_hub
-from crossmesh.spec.experiment import StorageSpec
+from crossmesh.spec.services import StorageSpec
 from crossmesh.track.tracker import Tracker
 
 ALLOWED = "a PEFT adapter folder, hf://owner/name[@revision], the id of an MLflow run, or the identity of a trial"

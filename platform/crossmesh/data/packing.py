@@ -15,7 +15,8 @@ import numpy as np
 from crossmesh.data.batches import PackedBatch, Row
 from crossmesh.data.order import row_stream, step_rows
 from crossmesh.errors import require
-from crossmesh.spec.experiment import PACKINGS, ExperimentSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import PACKINGS
 
 
 @dataclass(frozen=True)

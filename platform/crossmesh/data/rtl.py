@@ -14,7 +14,7 @@ from crossmesh.data.rtl_bench import testbench_text
 from crossmesh.data.rtl_design import Kind, Params, Picker
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text
-from crossmesh.spec.experiment import RtlSpec
+from crossmesh.spec.training import RtlSpec
 
 KINDS: tuple[Kind, ...] = (*rtl_combinational.KINDS, *rtl_sequential.KINDS)
 """Kinds of `train` and `heldout`."""

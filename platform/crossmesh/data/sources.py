@@ -17,7 +17,7 @@ from crossmesh.data.lengths import LengthStatistics, length_statistics
 from crossmesh.data.readers import read_records
 from crossmesh.data.rtl import build_rtl
 from crossmesh.errors import InputError
-from crossmesh.spec.experiment import DataSpec
+from crossmesh.spec.training import DataSpec
 
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[^\n]*\n.*?^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)

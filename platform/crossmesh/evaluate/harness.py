@@ -21,7 +21,8 @@ from crossmesh.evaluate.samples import Sample
 from crossmesh.evaluate.sandbox import open_sandbox
 from crossmesh.evaluate.tasks import load_task
 from crossmesh.files import canonical_json, read_json, write_json, write_text
-from crossmesh.spec.experiment import DataSpec, EvalSpec
+from crossmesh.spec.services import EvalSpec
+from crossmesh.spec.training import DataSpec
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage (`references`, `generate`, `judge`), how much is done and how much there is."""

@@ -3,7 +3,8 @@
 from crossmesh.data.rtl import RtlProblem, build_rtl
 from crossmesh.errors import require_choice
 from crossmesh.evaluate.problems import Problem
-from crossmesh.spec.experiment import DataSpec, EvalSpec
+from crossmesh.spec.services import EvalSpec
+from crossmesh.spec.training import DataSpec
 
 
 def load_task(eval_spec: EvalSpec, data: DataSpec) -> tuple[Problem, ...]:

@@ -1,8 +1,8 @@
-"""Attention over packed sequences for Tunix's Llama and Gemma 4: a token sees what precedes it in its own segment, and in its window.
+"""Attention over packed sequences on JAX: a token sees what precedes it in its own segment, and in its window.
 
-Tunix's blocks take a mask; its flash path has none, so that it cannot keep packed rows apart. These subclasses take segment ids in the
-mask's place and leave projections, norms and rotation to Tunix's own modules. Two kernels compute the same: `plain` einsums anywhere, and
-`splash` on TPU, which never stores the scores.
+Tunix's blocks take a mask; its flash path has none, so that it cannot keep packed rows apart. The families' attention takes segment ids
+in the mask's place and calls `attend`; projections, norms and rotation stay Tunix's own modules. Two kernels compute the same: `plain`
+einsums anywhere, and `splash` on TPU, which never stores the scores.
 """
 
 import functools
@@ -13,11 +13,9 @@ import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 from jax.sharding import PartitionSpec
-from tunix.models.gemma4 import model as gemma4
-from tunix.models.llama3 import model as llama3
 
 from crossmesh.hardware.mesh import BATCH_AXES
-from crossmesh.models.sharding_jax import HEADS, STREAM, constrain, context_mesh
+from crossmesh.models.sharding_jax import HEADS, context_mesh
 
 _LANES = 128
 """The splash kernel takes sequence lengths and head sizes in multiples of this."""
@@ -99,46 +97,3 @@ def _splash_kernel(length: int, heads: int, window: int, interpret: bool) -> Any
     return splash.make_splash_mha(
         masks.MultiHeadMask([mask] * heads), block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=interpret
     )
-
-
-class LlamaAttention(llama3.Attention):
-    """Tunix's llama3 attention on segments, rotating with the model's theta.
-
-    Tunix 0.1.7 calls `apply_rope` without `config.rope_theta`, so that every Llama is computed with the default of 1e6. `theta` and
-    `kernel` are set on the instance.
-    """
-
-    def block(self, x: Any, segment_pos: Any, cache: Any, attn_mask: Any) -> Any:
-        """`attn_mask` holds segment ids [B, T]."""
-        del cache
-        query, key, value = (constrain(project(x), *HEADS) for project in (self.q_proj, self.k_proj, self.v_proj))
-        rotate = functools.partial(llama3.apply_rope, positions=segment_pos, head_dim=self.head_dim, rope_theta=self.theta)
-        mixed = attend(rotate(query) * self.scale, rotate(key), value, attn_mask, 0, self.kernel)
-        return None, constrain(self.o_proj(mixed), *STREAM)
-
-
-class Gemma4Attention(gemma4.Attention):
-    """Tunix's gemma4 attention on segments. `kernel` is set on the instance."""
-
-    def block(self, x: Any, segment_pos: Any, cache: Any, attn_mask: Any, kv_shared_cache: Any = None) -> Any:
-        """`attn_mask` holds segment ids [B, T]."""
-        del cache, kv_shared_cache
-        sliding = self.attn_type == gemma4.AttentionType.LOCAL_SLIDING
-        x = x.astype(self.config.dtype)
-        query = constrain(self.q_einsum(x), *HEADS)
-        if hasattr(self, "k_einsum"):
-            key = value = constrain(self.k_einsum(x), *HEADS)
-        else:
-            key, value = (constrain(projected, *HEADS) for projected in self.kv_einsum(x))
-        # Values have a norm without a scale of their own.
-        value = value * jax.lax.rsqrt(jnp.mean(jnp.square(value), axis=-1, keepdims=True) + 1e-6)
-        rotate = functools.partial(
-            gemma4.apply_rope,
-            positions=segment_pos,
-            base_frequency=self.rope_base_frequency,
-            scale_factor=self.rope_scale_factor,
-            rope_proportion=self.rope_proportion,
-        )
-        window = self.config.sliding_window_size if sliding else 0
-        mixed = attend(rotate(self._query_norm(query)), rotate(self._key_norm(key)), value, attn_mask, window or 0, self.kernel)
-        return None, constrain(self.attn_vec_einsum(mixed), *STREAM), None

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from crossmesh.errors import InputError
-from crossmesh.models.families import Architecture
+from crossmesh.models.architecture import Architecture
 
 IntArray = npt.NDArray[np.int32]
 

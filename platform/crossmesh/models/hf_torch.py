@@ -18,8 +18,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.initialization import no_init_weights
 
 from crossmesh.errors import InputError, reading
+from crossmesh.models.architecture import Architecture
 from crossmesh.models.attention_torch import IMPLEMENTATIONS, IntArray, attention_inputs, flattened
-from crossmesh.models.families import Architecture, read_architecture
+from crossmesh.models.families import read_architecture
 from crossmesh.models.weights import tensor_files
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -17,7 +17,7 @@ from qwix._src.utils import flax_util
 
 from crossmesh.models.placement import lora_axes
 from crossmesh.models.targets import Target
-from crossmesh.spec.experiment import LoraSpec
+from crossmesh.spec.training import LoraSpec
 
 
 def adapt(model: Any, lora: LoraSpec, targets: tuple[Target, ...]) -> Any:

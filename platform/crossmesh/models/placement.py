@@ -13,9 +13,9 @@ from math import gcd, prod
 
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.models.families import Architecture, LayerKind
-from crossmesh.models.targets import Weight, layer_weights, outer_weights, projections
-from crossmesh.spec.experiment import LoraSpec, ModelSpec
+from crossmesh.models.architecture import Architecture, LayerKind, Weight
+from crossmesh.models.targets import layer_weights, outer_weights, projections
+from crossmesh.spec.training import LoraSpec, ModelSpec
 
 Axes = tuple[str | None, ...]
 """Mesh axis of each axis of a tensor; None where it is not split."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import canonical_json, digest_text, new_folder, read_json, write_json
-from crossmesh.models.families import Architecture
+from crossmesh.models.architecture import Architecture
 from crossmesh.models.targets import all_weights
 from crossmesh.models.weights import folder_digests
 

@@ -23,7 +23,8 @@ from safetensors.numpy import save_file
 
 from crossmesh.errors import InputError, require_choice
 from crossmesh.files import digest_text, write_json
-from crossmesh.models.families import Architecture, parse_architecture
+from crossmesh.models.architecture import Architecture
+from crossmesh.models.families import parse_architecture
 from crossmesh.models.targets import all_weights
 
 FloatArray = npt.NDArray[np.float32]

@@ -22,14 +22,15 @@ from safetensors import safe_open
 
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import AXES, BATCH_AXES, MeshShape
-from crossmesh.models.families import Architecture
-from crossmesh.models.layers_jax import DTYPES, Settings, make_model
+from crossmesh.models.architecture import Architecture, Weight
+from crossmesh.models.families_jax import make_model
+from crossmesh.models.layers_jax import DTYPES, Settings
 from crossmesh.models.lora_jax import adapt
 from crossmesh.models.nf4_jax import abstract_nf4, quantise
 from crossmesh.models.placement import Axes, lora_axes, nf4_tile, weight_axes
 from crossmesh.models.sharding_jax import constrain
-from crossmesh.models.targets import Target, Weight, all_weights, projections
-from crossmesh.spec.experiment import LoraSpec
+from crossmesh.models.targets import Target, all_weights, projections
+from crossmesh.spec.training import LoraSpec
 
 Path_ = tuple[str | int, ...]
 """Where an array sits in the model, from the model down."""
@@ -45,7 +46,9 @@ class Structure:
     graph: Any
     """`nnx.GraphDef`."""
     trained: Any
-    """`nnx.State` of abstract float32 arrays: the adapter, or all weights of a model without one that is trained."""
+    """`nnx.State` of abstract float32 arrays: the adapter, or with `full` all weights."""
+    full: bool
+    """Whether the weights themselves are trained."""
     frozen: Any
     """`nnx.State` of abstract arrays in the compute precision, the projections in 4 bits where the settings say so."""
     axes: Mapping[Path_, Axes]
@@ -97,8 +100,10 @@ def build(
     model = nnx.eval_shape(lambda: make_model(architecture, settings))
     axes: dict[Path_, Axes] = {weight.tunix_path: weight_axes(weight) for weight in all_weights(architecture)}
     if lora is not None and lora.full:
-        graph, trained = nnx.split(model)
-        return Structure(architecture, settings, graph, _as_dtype(trained, jnp.float32), nnx.State({}), axes, {})
+        buffers = {weight.tunix_path for weight in all_weights(architecture) if weight.buffer}
+        graph, trained, frozen = nnx.split(model, lambda path, _: path not in buffers, ...)
+        frozen = _as_dtype(frozen, DTYPES[settings.dtype])
+        return Structure(architecture, settings, graph, _as_dtype(trained, jnp.float32), True, frozen, axes, {})
     if lora is not None:
         model = adapt(model, lora, targets)
         for target in targets:
@@ -107,7 +112,7 @@ def build(
     graph, trained, frozen = nnx.split(model, nnx.LoRAParam, ...)
     frozen = _as_dtype(frozen, DTYPES[settings.dtype])
     tiles = _tiles(architecture) if settings.quantization == "nf4" else {}
-    return Structure(architecture, settings, graph, trained, _packed(frozen, tiles), axes, tiles)
+    return Structure(architecture, settings, graph, trained, False, _packed(frozen, tiles), axes, tiles)
 
 
 def _tiles(architecture: Architecture) -> dict[Path_, tuple[int, int]]:
@@ -142,21 +147,21 @@ def shardings(structure: Structure, state: Any, mesh: Any) -> Any:
     return nnx.from_flat_state(flat)
 
 
-def load_weights(structure: Structure, folder: Path, mesh: Any) -> Any:
-    """Read the weights of `folder` into an `nnx.State`, tensor by tensor, each put on `mesh`: `frozen`, or `trained` without an adapter.
+def load_weights(structure: Structure, folder: Path, mesh: Any) -> tuple[Any, Any]:
+    """Read the weights of `folder`, tensor by tensor, each put on `mesh`: an `nnx.State` of those trained, and one of those frozen.
 
     Raises `InputError` when a tensor is missing, has another shape, or belongs to a part of the model that is not computed here.
     """
-    full = not structure.frozen.flat_state()
-    abstract = dict((structure.trained if full else structure.frozen).flat_state())
+    trained = dict(structure.trained.flat_state()) if structure.full else {}
+    abstract = trained | dict(structure.frozen.flat_state())
     places = dict(shardings(structure, nnx.from_flat_state(abstract), mesh).flat_state())
-    dtype = jnp.float32 if full else DTYPES[structure.settings.dtype]
     found = {}
     for weight, array in _read(folder, structure.architecture):
         path = weight.tunix_path
         if path not in abstract or (path not in structure.tiles and abstract[path].get_value().shape != array.shape):
             raise AssertionError(f"models/targets.py says {path} {array.shape}, which Tunix's model does not have")
         where = places[path].get_value()
+        dtype = jnp.float32 if path in trained else DTYPES[structure.settings.dtype]
         if path in structure.tiles:
             placed = put(array.astype(dtype), where.codes)
             placed = jax.jit(quantise, static_argnums=(1, 2), out_shardings=where)(placed, *structure.tiles[path])
@@ -165,7 +170,10 @@ def load_weights(structure: Structure, folder: Path, mesh: Any) -> Any:
         found[path] = abstract[path].replace(placed)
     if missing := set(abstract) - set(found):
         raise AssertionError(f"models/targets.py has no name for {sorted(map(str, missing))} of Tunix's model")
-    return nnx.from_flat_state(found)
+    return (
+        nnx.from_flat_state({path: found[path] for path in trained}),
+        nnx.from_flat_state({path: one for path, one in found.items() if path not in trained}),
+    )
 
 
 def put(array: HostArray, where: NamedSharding) -> Any:
@@ -213,14 +221,14 @@ def hidden_states(
 
 def in_compute_precision(structure: Structure, trained: Any) -> Any:
     """`trained` as the model computes with it: an adapter as it is (float32), all weights in the compute precision."""
-    if structure.frozen.flat_state() or not structure.trained.flat_state():
+    if not structure.full:
         return trained
     return jax.tree.map(lambda array: array.astype(DTYPES[structure.settings.dtype]), trained)
 
 
 def output_weight(structure: Structure, trained: Any, frozen: Any) -> Any:
     """The output projection [vocab, hidden] in the compute precision."""
-    weights = frozen if structure.frozen.flat_state() else in_compute_precision(structure, trained)
+    weights = in_compute_precision(structure, trained) if structure.full else frozen
     if structure.architecture.tied:
         return weights["embedder"]["input_embedding"].get_value()
     return weights["lm_head"]["w"].get_value().T

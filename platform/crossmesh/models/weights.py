@@ -22,7 +22,7 @@ from crossmesh.models.checkpoints import INDEX_FILE, open_checkpoint
 from crossmesh.models.families import read_architecture
 from crossmesh.models.random_weights import random_version, write_random
 from crossmesh.models.stores import LocalStore
-from crossmesh.spec.experiment import ModelSpec
+from crossmesh.spec.training import ModelSpec
 
 MANIFEST = "crossmesh.json"
 _GGUF_RECIPE = 1

@@ -21,7 +21,8 @@ from crossmesh.environments import environment, package_root
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.serve.engine import EngineSettings, engine_settings
 from crossmesh.serve.gate import PROXY_HOOK, key_digest, server_key
-from crossmesh.spec.experiment import ExperimentSpec, ServeSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.services import ServeSpec
 
 APPLICATION = "crossmesh"
 DEPLOYMENT = "engine"

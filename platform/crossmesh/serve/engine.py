@@ -12,7 +12,8 @@ from typing import Any
 from crossmesh.errors import InputError
 from crossmesh.files import read_json
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
-from crossmesh.spec.experiment import AUTO, ExperimentSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import AUTO
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that vLLM allocates adapters for (`vllm.config.lora.MaxLoRARanks`)."""

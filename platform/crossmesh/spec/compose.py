@@ -23,7 +23,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
 from crossmesh.errors import CrossmeshError, InputError, nearest, require_choice
-from crossmesh.spec.experiment import ExperimentSpec, StorageSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.services import StorageSpec
 
 Keys = TypeVar("Keys")
 

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from crossmesh.files import canonical_json, digest_text
-from crossmesh.spec.experiment import ExperimentSpec, LoraSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import LoraSpec
 
 
 @dataclass(frozen=True)

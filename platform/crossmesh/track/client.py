@@ -15,7 +15,7 @@ from typing import Any
 
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import locked
-from crossmesh.spec.experiment import StorageSpec, TrackingSpec
+from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.masking import mask
 
 PROCESS_ENVIRONMENT = {

@@ -17,7 +17,7 @@ from typing import Any
 
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text, read_json
-from crossmesh.spec.experiment import StorageSpec, TrackingSpec
+from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.client import TrackingError, open_client, store_lock, tracking_place, translated
 from crossmesh.track.flatten import METRICS_PER_BATCH, PARAM_LIMIT, PARAMS_PER_BATCH, TAG_LIMIT, flatten, split_long
 from crossmesh.track.masking import mask

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from crossmesh.data.batches import PackedBatch
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.spec.experiment import ExperimentSpec, LoraSpec, ModelSpec, OptimSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import LoraSpec, ModelSpec, OptimSpec
 
 FloatArray = npt.NDArray[np.float32]
 

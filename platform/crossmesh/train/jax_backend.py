@@ -23,7 +23,8 @@ from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import CrossmeshError
 from crossmesh.hardware.mesh import BATCH_AXES
 from crossmesh.models import tunix_jax
-from crossmesh.models.families import Architecture, read_architecture
+from crossmesh.models.architecture import Architecture
+from crossmesh.models.families import read_architecture
 from crossmesh.models.layers_jax import Settings
 from crossmesh.models.probe import probe
 from crossmesh.models.targets import Target, all_weights, expand_targets
@@ -80,11 +81,8 @@ class JaxBackend:
         self._program = program_of(setup, architecture, self._targets, self._mesh)
         structure = self._program.structure
         probe(setup.model_folder, architecture, setup.model.dtype, setup.cache / "probes", self._base_logits, self.agree)
-        weights = tunix_jax.load_weights(structure, setup.model_folder, self._mesh)
-        if setup.lora.full:
-            self._trained, self._frozen = weights, structure.frozen
-        else:
-            self._trained, self._frozen = self._initial_adapter(), weights
+        weights, self._frozen = tunix_jax.load_weights(structure, setup.model_folder, self._mesh)
+        self._trained = weights if setup.lora.full else self._initial_adapter()
         places = tunix_jax.shardings(structure, structure.trained, self._mesh)
         self._files = StateFiles(structure.trained, places, self._mesh)
         self._moments = self._no_moments(places)
@@ -128,13 +126,14 @@ class JaxBackend:
         arrays = tunix_jax.on_host(self._trained)
         if not self._setup.lora.full:
             return to_peft(arrays, self._targets)
+        arrays |= {path: array.astype(np.float32) for path, array in tunix_jax.on_host(self._frozen).items()}
         return {weight.hf_name: tunix_jax.to_hf(weight, arrays[weight.tunix_path]) for weight in all_weights(self._architecture)}
 
     def _base_logits(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
         """Logits of the base in its full precision, without adapter, for the probe."""
         settings = replace(self._program.structure.settings, remat="none", attention="plain", quantization="none")
         plain = tunix_jax.build(self._architecture, settings)
-        base = tunix_jax.load_weights(plain, self._setup.model_folder, self._mesh)
+        _, base = tunix_jax.load_weights(plain, self._setup.model_folder, self._mesh)
         positions = np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape)
         whole = NamedSharding(self._mesh, PartitionSpec())
         compute = jax.jit(functools.partial(tunix_jax.all_logits, plain, plain.trained), out_shardings=whole)

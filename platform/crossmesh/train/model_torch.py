@@ -16,8 +16,8 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from crossmesh.adapters.initial import PEFT_PREFIX, LoraShape, initial_lora
 from crossmesh.errors import InputError
+from crossmesh.models.architecture import Architecture
 from crossmesh.models.attention_torch import check_kernel
-from crossmesh.models.families import Architecture
 from crossmesh.models.hf_torch import DTYPES, ModelInputs, Slices, empty_base, fill, hidden_states, output_weight, quantized_base
 from crossmesh.models.placement import place
 from crossmesh.models.quantization import check_torch_quantization

@@ -17,9 +17,9 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.nn.functional import embedding
 
-from crossmesh.models.families import Architecture
+from crossmesh.models.architecture import Architecture
 from crossmesh.models.targets import expand_targets
-from crossmesh.spec.experiment import LORA_TARGETS
+from crossmesh.spec.training import LORA_TARGETS
 from crossmesh.train.ranks_torch import Ranks, SumOverRanks
 
 _ROW_PARALLEL = ("o", "down")

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 from crossmesh.models.tunix_jax import Structure, hidden_states, output_weight
-from crossmesh.spec.experiment import OptimSpec
+from crossmesh.spec.training import OptimSpec
 from crossmesh.train.loss_jax import LossHead, summed_nll
 
 Batch = Mapping[str, Any]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crossmesh.data.batches import PackedBatch
-from crossmesh.spec.experiment import OptimSpec
+from crossmesh.spec.training import OptimSpec
 from crossmesh.train.backend import Backend, TrainingSetup
 
 Arrays = dict[str, npt.NDArray[np.float32]]

@@ -13,17 +13,9 @@ from crossmesh.console import Stage
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.packing import build_batch, plan_steps
 from crossmesh.data.sources import load_rows
-from crossmesh.spec.experiment import (
-    BackendSpec,
-    BatchSpec,
-    CheckpointSpec,
-    DataSpec,
-    ExperimentSpec,
-    ModelSpec,
-    OptimSpec,
-    PackingSpec,
-    StorageSpec,
-)
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.services import StorageSpec
+from crossmesh.spec.training import BackendSpec, BatchSpec, CheckpointSpec, DataSpec, ModelSpec, OptimSpec, PackingSpec
 from crossmesh.sweep.trial import cache_folder, fetch, prepare, run_trial
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import Event, StepEvent

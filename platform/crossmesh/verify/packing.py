@@ -10,7 +10,8 @@ from typing import Any
 
 from crossmesh.console import Console
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.experiment import BACKENDS, ExperimentSpec, ModelSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import BACKENDS, ModelSpec
 from crossmesh.sweep.trial import cache_folder
 from crossmesh.verify.packing_speed import SpeedSizes
 from crossmesh.verify.process import measure

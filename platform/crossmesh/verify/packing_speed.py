@@ -13,7 +13,8 @@ from typing import Any
 from crossmesh.data.batches import PackedBatch, Row
 from crossmesh.data.packing import StepPlan, build_batch, packing_efficiency, plan_steps
 from crossmesh.models.families import read_architecture
-from crossmesh.spec.experiment import BackendSpec, BatchSpec, DataSpec, ExperimentSpec, LoraSpec, OptimSpec, PackingSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import BackendSpec, BatchSpec, DataSpec, LoraSpec, OptimSpec, PackingSpec
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.worker import make_backend
 from crossmesh.verify.differences import distance

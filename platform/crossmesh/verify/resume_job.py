@@ -19,7 +19,8 @@ from typing import Any
 from crossmesh.cluster import end_processes, processes_of
 from crossmesh.environments import package_root
 from crossmesh.errors import CrossmeshError
-from crossmesh.spec.experiment import ExperimentSpec, StorageSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.services import StorageSpec
 from crossmesh.train.events import Event, from_json
 from crossmesh.verify.resume_driver import SPEC_FILE
 

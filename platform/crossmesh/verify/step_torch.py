@@ -19,7 +19,7 @@ from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import InputError
 from crossmesh.models.families import read_architecture
 from crossmesh.models.targets import expand_targets
-from crossmesh.spec.experiment import LoraSpec
+from crossmesh.spec.training import LoraSpec
 from crossmesh.verify.differences import loss_differences
 from crossmesh.verify.measure import Progress, ratio
 from crossmesh.verify.process import Request, answer

@@ -24,10 +24,11 @@ from crossmesh.adapters.convert import to_peft, to_qwix
 from crossmesh.adapters.initial import LoraShape, initial_lora
 from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import InputError
-from crossmesh.models.families import Architecture, read_architecture
-from crossmesh.models.layers_jax import llama_config
+from crossmesh.models.architecture import Architecture
+from crossmesh.models.families import read_architecture
+from crossmesh.models.llama_jax import llama_config
 from crossmesh.models.targets import Target, all_weights, expand_targets
-from crossmesh.spec.experiment import LoraSpec
+from crossmesh.spec.training import LoraSpec
 
 _THETA = 1_000_000.0
 """The rotary base that Tunix 0.1.7 computes every Llama with."""

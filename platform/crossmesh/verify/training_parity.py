@@ -13,10 +13,12 @@ from crossmesh.adapters.peft_format import read_adapter
 from crossmesh.cluster import ray_session
 from crossmesh.console import Console
 from crossmesh.errors import require
-from crossmesh.models.families import Architecture, read_architecture
+from crossmesh.models.architecture import Architecture
+from crossmesh.models.families import read_architecture
 from crossmesh.models.targets import expand_targets
 from crossmesh.models.weights import ModelFolder
-from crossmesh.spec.experiment import ATTENTIONS, AUTO, BACKENDS, BackendSpec, ExperimentSpec, ModelSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import ATTENTIONS, AUTO, BACKENDS, BackendSpec, ModelSpec
 from crossmesh.sweep.trial import fetch
 from crossmesh.train.launch import TrainResult, check_trainable, train
 from crossmesh.verify.differences import (

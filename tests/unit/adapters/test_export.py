@@ -22,7 +22,7 @@ from crossmesh.models.random_weights import write_random
 from crossmesh.models.stores import LocalStore
 from crossmesh.models.targets import expand_targets
 from crossmesh.models.weights import folder_digests
-from crossmesh.spec.experiment import StorageSpec
+from crossmesh.spec.services import StorageSpec
 from crossmesh.track.tracker import TrackedRun
 
 

@@ -22,7 +22,8 @@ from crossmesh.adapters.peft_format import (
     write_serving_adapter,
 )
 from crossmesh.errors import CrossmeshError, InputError
-from crossmesh.models.families import Architecture, parse_architecture
+from crossmesh.models.architecture import Architecture
+from crossmesh.models.families import parse_architecture
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.targets import expand_targets
 

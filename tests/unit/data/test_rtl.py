@@ -11,7 +11,7 @@ from crossmesh.data.rtl_bench import input_vectors
 from crossmesh.data.rtl_design import Picker, Port, port_groups
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json
-from crossmesh.spec.experiment import RtlSpec
+from crossmesh.spec.training import RtlSpec
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 from crossmesh.data.chat import ChatTokenizer, message
 from crossmesh.data.sources import answer_only, clean, encode_rows, load_messages, load_rows, strip_reasoning
 from crossmesh.errors import InputError
-from crossmesh.spec.experiment import DataSpec, RtlSpec
+from crossmesh.spec.training import DataSpec, RtlSpec
 
 Make = Callable[..., ChatTokenizer]
 

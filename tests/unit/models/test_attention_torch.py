@@ -11,8 +11,9 @@ from torch.nn.attention.flex_attention import create_mask
 
 from crossmesh.errors import InputError
 from crossmesh.models import attention_torch
+from crossmesh.models.architecture import Architecture
 from crossmesh.models.attention_torch import attention_inputs, attention_masks, check_kernel
-from crossmesh.models.families import Architecture, parse_architecture
+from crossmesh.models.families import parse_architecture
 from crossmesh.models.random_weights import architecture_config
 
 SEGMENTS = np.array([[1] * 20 + [2] * 7 + [0] * 5, [1] * 32], np.int32)

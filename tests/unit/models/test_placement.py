@@ -9,10 +9,11 @@ import crossmesh.models
 from crossmesh.errors import InputError
 from crossmesh.files import read_json
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.models.families import Architecture, parse_architecture
+from crossmesh.models.architecture import Architecture
+from crossmesh.models.families import parse_architecture
 from crossmesh.models.placement import lora_axes, nf4_tile, place, weight_axes
 from crossmesh.models.targets import all_weights, projections
-from crossmesh.spec.experiment import LoraSpec, ModelSpec
+from crossmesh.spec.training import LoraSpec, ModelSpec
 
 MODEL = ModelSpec(family="gemma4", dtype="bfloat16")
 LORA = LoraSpec(rank=64)

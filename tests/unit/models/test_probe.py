@@ -7,7 +7,8 @@ import pytest
 
 from crossmesh.errors import CrossmeshError
 from crossmesh.models import probe as probes
-from crossmesh.models.families import Architecture, read_architecture
+from crossmesh.models.architecture import Architecture
+from crossmesh.models.families import read_architecture
 from crossmesh.models.probe import compare, probe, probe_tokens, reference_folder
 from crossmesh.models.random_weights import write_random
 from crossmesh.models.weights import folder_digests

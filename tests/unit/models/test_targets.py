@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from crossmesh.errors import InputError
-from crossmesh.models.families import Architecture, parse_architecture
+from crossmesh.models.architecture import Architecture
+from crossmesh.models.families import parse_architecture
 from crossmesh.models.targets import all_weights, expand_targets, hf_module_names
-from crossmesh.spec.experiment import LORA_TARGETS
+from crossmesh.spec.training import LORA_TARGETS
 
 
 def llama(**changes: object) -> Architecture:

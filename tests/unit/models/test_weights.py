@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from crossmesh.errors import InputError
 from crossmesh.models import downloads
 from crossmesh.models.weights import ModelFolder, fetch_model, folder_digests
-from crossmesh.spec.experiment import ModelSpec
+from crossmesh.spec.training import ModelSpec
 
 TINY = "random://tiny_llama@0"
 

@@ -10,7 +10,7 @@ from crossmesh.errors import CrossmeshError
 from crossmesh.files import read_json
 from crossmesh.models.weights import fetch_model, folder_digests
 from crossmesh.models.whole import model_digest, write_model
-from crossmesh.spec.experiment import ModelSpec
+from crossmesh.spec.training import ModelSpec
 
 Arrays = dict[str, np.ndarray]
 

@@ -11,7 +11,7 @@ from crossmesh.models.families import read_architecture
 from crossmesh.models.targets import expand_targets, hf_module_names
 from crossmesh.models.weights import ModelFolder, fetch_model
 from crossmesh.pipeline.evaluation import Adapter, serving_adapters
-from crossmesh.spec.experiment import LORA_TARGETS, ModelSpec
+from crossmesh.spec.training import LORA_TARGETS, ModelSpec
 
 
 def fetch(family: str, cache: Path) -> ModelFolder:

@@ -7,7 +7,8 @@ import pytest
 
 from crossmesh.errors import InputError
 from crossmesh.pipeline.experiment import run_experiment
-from crossmesh.spec.experiment import ExperimentSpec, LoraSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import LoraSpec
 
 
 def test_a_whole_model_is_no_adapter_to_compare(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ import pytest
 
 from crossmesh.errors import InputError
 from crossmesh.serve.engine import CPU_LORA_WORKER, engine_settings, serving_rank
-from crossmesh.spec.experiment import BatchSpec, ExperimentSpec, HardwareSpec, ModelSpec, ServeSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.services import ServeSpec
+from crossmesh.spec.training import BatchSpec, HardwareSpec, ModelSpec
 
 
 @pytest.fixture

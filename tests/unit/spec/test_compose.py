@@ -9,7 +9,9 @@ from hydra.core.global_hydra import GlobalHydra
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.spec.compose import JobKeys, compose_spec, run_job
-from crossmesh.spec.experiment import BatchSpec, ExperimentSpec, StorageSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.services import StorageSpec
+from crossmesh.spec.training import BatchSpec
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 GROUPS = sorted(folder.name for folder in CONF.iterdir() if folder.is_dir() and folder.name != "job")

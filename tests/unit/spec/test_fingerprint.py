@@ -4,21 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from crossmesh.spec.experiment import (
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.fingerprint import Record, ScienceFacts, science_record, system_record, trial_identity
+from crossmesh.spec.services import ServeSpec, TrackingSpec
+from crossmesh.spec.training import (
     BackendSpec,
     BatchSpec,
     CheckpointSpec,
-    ExperimentSpec,
     HardwareSpec,
     LoraSpec,
     ModelSpec,
     OptimSpec,
     PackingSpec,
     RetrySpec,
-    ServeSpec,
-    TrackingSpec,
 )
-from crossmesh.spec.fingerprint import Record, ScienceFacts, science_record, system_record, trial_identity
 
 FACTS = ScienceFacts("w", "t", "c", "d", ("model.layers.0.self_attn.q_proj",), (("a", "b"), ("c", "d")))
 SPEC = ExperimentSpec()

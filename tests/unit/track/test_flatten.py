@@ -5,7 +5,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossmesh.spec.experiment import ExperimentSpec, StorageSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.services import StorageSpec
 from crossmesh.track.flatten import KEY_LIMIT, PARAM_LIMIT, flatten, split_long
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from crossmesh.errors import InputError
-from crossmesh.spec.experiment import StorageSpec, TrackingSpec
+from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.client import tracking_place
 
 STORAGE = StorageSpec(root="/data/cross mesh")

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 from crossmesh.models.weights import ModelFolder
-from crossmesh.spec.experiment import (
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.services import ServeSpec
+from crossmesh.spec.training import (
     BackendSpec,
     BatchSpec,
     CheckpointSpec,
     DataSpec,
-    ExperimentSpec,
     HardwareSpec,
     LoraSpec,
     ModelSpec,
     OptimSpec,
     PackingSpec,
-    ServeSpec,
 )
 from crossmesh.train.assignment import Assignment
 

@@ -8,7 +8,8 @@ from crossmesh.environments import environment
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import slices
 from crossmesh.models.weights import ModelFolder
-from crossmesh.spec.experiment import BackendSpec, BatchSpec, ExperimentSpec, HardwareSpec, MeshSpec, ModelSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import BackendSpec, BatchSpec, HardwareSpec, MeshSpec, ModelSpec
 from crossmesh.sweep import trial
 from crossmesh.train.assignment import Assignment
 from crossmesh.train.events import Event, WarningEvent

@@ -5,7 +5,8 @@ from ray.train import ScalingConfig
 
 from crossmesh.hardware.catalogue import find_slice, slices
 from crossmesh.hardware.devices import Cpu
-from crossmesh.spec.experiment import BatchSpec, ExperimentSpec, HardwareSpec, MeshSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import BatchSpec, HardwareSpec, MeshSpec
 from crossmesh.train.scaling import Scaling, scaling, workers_of
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from crossmesh.data.batches import PackedBatch
 from crossmesh.data.packing import StepPlan, plan_steps
-from crossmesh.spec.experiment import BatchSpec, DataSpec, ExperimentSpec, LoraSpec, OptimSpec, PackingSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import BatchSpec, DataSpec, LoraSpec, OptimSpec, PackingSpec
 from crossmesh.train.backend import StepMetrics, TrainingSetup
 from crossmesh.train.schedule import learning_rate
 from crossmesh.verify import packing_exact

@@ -10,10 +10,12 @@ from crossmesh.adapters.initial import LoraShape, initial_lora
 from crossmesh.adapters.peft_format import write_adapter
 from crossmesh.console import Console
 from crossmesh.errors import InputError
-from crossmesh.models.families import Architecture, parse_architecture
+from crossmesh.models.architecture import Architecture
+from crossmesh.models.families import parse_architecture
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.targets import expand_targets, hf_module_names
-from crossmesh.spec.experiment import BackendSpec, ExperimentSpec, HardwareSpec, LoraSpec, ModelSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import BackendSpec, HardwareSpec, LoraSpec, ModelSpec
 from crossmesh.train.events import StepEvent
 from crossmesh.train.launch import TrainResult
 from crossmesh.verify.training_parity import compare, on_backend, verify_training_parity

@@ -1,0 +1,129 @@
+"""The groups of an experiment beside its training: serving, evaluation, tracking and storage."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from crossmesh.errors import require, require_choice
+from crossmesh.spec.training import AUTO, DTYPES
+
+KV_CACHE_DTYPES = ("float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2")
+
+
+@dataclass(frozen=True)
+class ServeSpec:
+    """A vLLM engine under Ray Serve."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """HTTP port; 0 takes a free one."""
+    adapters: tuple[str, ...] = ()
+    """PEFT adapter folders to serve beside the base, as `name:folder`."""
+    max_model_len: int = 512
+    max_num_seqs: int = 16
+    dtype: str = AUTO
+    """Compute dtype of the engine; `auto` is `model.dtype`."""
+    kv_cache_dtype: str = AUTO
+    kv_cache_gib: float = 1.0
+    """Key-value cache on a CPU engine."""
+    gpu_memory_utilization: float = 0.9
+    tp: int = 1
+    max_lora_rank: int = 64
+    seed: int = 0
+    api_key_env: str = "CROSSMESH_API_KEY"
+    """Environment variable with the key that clients must send. Unset: a key is made and kept under `storage.root`, mode 0600."""
+    allow_anonymous: bool = False
+    """Serve without a key. Only for a host that nobody else can reach."""
+    start_timeout_s: float = 900.0
+
+    def __post_init__(self) -> None:
+        """Check ports, sizes and the form of `adapters`."""
+        object.__setattr__(self, "adapters", tuple(self.adapters))
+        require(bool(self.host), "serve.host", self.host, "an address of this machine, e.g. 127.0.0.1")
+        require(0 <= self.port < 65536, "serve.port", self.port, "0 (any free port) to 65535")
+        require(self.max_model_len >= 8, "serve.max_model_len", self.max_model_len, "at least 8 tokens")
+        require(self.max_num_seqs > 0, "serve.max_num_seqs", self.max_num_seqs, "a positive number")
+        require(self.kv_cache_gib > 0, "serve.kv_cache_gib", self.kv_cache_gib, "a positive number of GiB")
+        require(0 < self.gpu_memory_utilization <= 1, "serve.gpu_memory_utilization", self.gpu_memory_utilization, "over 0, up to 1")
+        require(self.tp > 0, "serve.tp", self.tp, "a positive number")
+        require(self.start_timeout_s > 0, "serve.start_timeout_s", self.start_timeout_s, "a positive number of seconds")
+        require_choice("serve.dtype", self.dtype, (*DTYPES, AUTO))
+        require_choice("serve.kv_cache_dtype", self.kv_cache_dtype, (*KV_CACHE_DTYPES, AUTO))
+        for adapter in self.adapters:
+            name, separator, folder = adapter.partition(":")
+            require(bool(name and separator and folder), "serve.adapters", adapter, "name:folder, e.g. torch:/path/to/adapter")
+
+
+@dataclass(frozen=True)
+class EvalSpec:
+    """A task, how answers are sampled and how untrusted answers are run."""
+
+    task: str = "rtl"
+    samples: int = 1
+    """Answers per problem."""
+    k: tuple[int, ...] = (1,)
+    """The k of pass@k; each at most `samples`."""
+    temperature: float = 0.0
+    top_p: float = 1.0
+    max_tokens: int = 160
+    seed: int = 0
+    concurrency: int = 16
+    """Requests in flight at once."""
+    sandbox: str = "bubblewrap"
+    """`bubblewrap`, or `none` to run generated code unprotected."""
+    timeout_s: float = 10.0
+    """Wall-clock limit of one simulation."""
+    memory_mib: int = 512
+    workers: int = 2
+    """Simulations at once."""
+
+    def __post_init__(self) -> None:
+        """Check sampling and limits."""
+        object.__setattr__(self, "k", tuple(self.k))
+        require_choice("eval.task", self.task, ("rtl",))
+        require_choice("eval.sandbox", self.sandbox, ("bubblewrap", "none"))
+        require(self.samples > 0, "eval.samples", self.samples, "a positive number")
+        require(bool(self.k), "eval.k", list(self.k), f"one or more of 1 to eval.samples={self.samples}")
+        for k in self.k:
+            require(0 < k <= self.samples, "eval.k", k, f"1 to eval.samples={self.samples}")
+        require(self.temperature >= 0, "eval.temperature", self.temperature, "zero (greedy) or more")
+        varied = self.samples == 1 or self.temperature > 0
+        require(varied, "eval.samples", self.samples, "1 when eval.temperature=0: greedy answers are all equal")
+        require(0 < self.top_p <= 1, "eval.top_p", self.top_p, "over 0, up to 1")
+        for name in ("max_tokens", "concurrency", "timeout_s", "memory_mib", "workers"):
+            require(getattr(self, name) > 0, f"eval.{name}", getattr(self, name), "a positive number")
+
+
+@dataclass(frozen=True)
+class TrackingSpec:
+    """Where MLflow keeps the runs."""
+
+    uri: str = ""
+    """MLflow tracking URI; empty: sqlite and artifacts under `storage.root`."""
+    experiment: str = "crossmesh"
+    system_metrics: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the experiment's name."""
+        require(bool(self.experiment.strip()), "tracking.experiment", self.experiment, "a name")
+
+
+def _default_root() -> str:
+    return os.environ.get("CROSSMESH_STORAGE") or str(Path.home() / ".crossmesh")
+
+
+@dataclass(frozen=True)
+class StorageSpec:
+    """Where runs, adapters, checkpoints and caches live."""
+
+    root: str = field(default_factory=_default_root)
+    """Absolute folder, the same wherever the job was started from: `$CROSSMESH_STORAGE`, else `~/.crossmesh`."""
+
+    def __post_init__(self) -> None:
+        """Check the folder."""
+        require(Path(self.root).is_absolute(), "storage.root", self.root, "an absolute path")
+
+    @property
+    def path(self) -> Path:
+        """`root` as a path."""
+        return Path(self.root)
