@@ -26,7 +26,7 @@ _PHASES = {
 
 
 def main(request: Request, progress: Progress) -> dict[str, Any]:
-    """Initialise the backend and, unless `only_load`, take the first step; `started` is when the process was, by the wall clock."""
+    """Initialise the backend and take the first step; `started` is when the process was, by the wall clock."""
     imported = time.time()
     events: Counter[str] = Counter()
     longest: dict[str, float] = {}
@@ -39,7 +39,7 @@ def main(request: Request, progress: Progress) -> dict[str, Any]:
     backend = ready_backend(spec, folder, Path(request["cache"]))
     ready = time.time()
     progress("start", 1, 2)
-    loss = 0.0 if request["only_load"] else backend.step(batches[0]).loss
+    loss = backend.step(batches[0]).loss
     progress("start", 2, 2)
     return {
         "first_step_s": time.time() - request["started"],
