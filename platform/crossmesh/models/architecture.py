@@ -36,6 +36,10 @@ class LayerKind:
     shared_kv: bool
     """The key projection also makes the values: there is no value projection."""
     rope: Rope
+    kv_from: int | None = None
+    """Earlier layer whose keys and values this one uses; it has no projections for them."""
+    ffn: int | None = None
+    """Inner features of the feed-forward network where they are not the architecture's."""
 
     @property
     def q_dim(self) -> int:
@@ -46,6 +50,16 @@ class LayerKind:
     def kv_dim(self) -> int:
         """Output features of the key projection, and of the value projection where there is one."""
         return self.kv_heads * self.head_dim
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Mixture of experts: gated feed-forward networks of which each token uses a few."""
+
+    count: int
+    per_token: int
+    ffn: int
+    """Inner features of one."""
 
 
 @dataclass(frozen=True)
@@ -67,10 +81,18 @@ class Architecture:
     """Logits are `cap * tanh(logits / cap)`; 0 where they are not capped."""
     prefix: str
     """What weight and module names of the text decoder start with: `model.`, or `model.language_model.` inside a multimodal model."""
+    experts: Experts | None = None
+    """Experts beside the feed-forward network of every layer."""
+    per_layer_input: int = 0
+    """Width of the embedding of each token that every layer gets for itself; 0 without."""
 
     def layer_prefix(self, layer: int) -> str:
         """Start of the names of layer `layer`, e.g. `model.layers.0.`."""
         return f"{self.prefix}layers.{layer}."
+
+    def ffn_of(self, layer: int) -> int:
+        """Inner features of the feed-forward network of layer `layer`."""
+        return self.layers[layer].ffn or self.ffn
 
 
 @dataclass(frozen=True)
@@ -94,9 +116,11 @@ class Weight:
     axes: tuple[int, ...] = ()
     """Permutation of `out_shape + in_shape`; empty keeps the order."""
     dims: tuple[str, ...] = ()
-    """What each axis of `out_shape + in_shape` counts: vocab, hidden, heads, kv_heads, head_dim, ffn, norm or one (see `placement.py`)."""
+    """What each axis of `out_shape + in_shape` counts: vocab, hidden, heads, kv_heads, head_dim, ffn, norm, one, ... (`placement.py`)."""
     buffer: bool = False
     """A buffer of the Hugging Face module: loaded, never trained."""
+    stored: tuple[int, ...] = ()
+    """Shape in the checkpoint where it is neither `out_shape` nor [out, in]: a stack of fused projections."""
 
     @property
     def hf_name(self) -> str:
@@ -106,7 +130,7 @@ class Weight:
     @property
     def hf_shape(self) -> tuple[int, ...]:
         """Shape in the checkpoint."""
-        return (self.out_features, self.in_features) if self.in_shape else self.out_shape
+        return self.stored or ((self.out_features, self.in_features) if self.in_shape else self.out_shape)
 
     @property
     def tunix_shape(self) -> tuple[int, ...]:
@@ -151,6 +175,8 @@ class Family:
     """Layer to its tensors that are no projection."""
     outer: Callable[[Architecture], Iterator[Weight]]
     """The tensors of no layer."""
+    unused: Callable[[Architecture], frozenset[str]] = lambda _: frozenset()
+    """Names of tensors that a checkpoint may hold and that nothing reads."""
 
 
 def outer_weights(architecture: Architecture, scale: str) -> Iterator[Weight]:
@@ -164,7 +190,7 @@ def outer_weights(architecture: Architecture, scale: str) -> Iterator[Weight]:
 
 def gated_mlp(architecture: Architecture, index: int) -> dict[str, Weight]:
     """Gate, up and down of layer `index`: `nnx.Linear` kernels [in, out] in Tunix."""
-    hidden, ffn = architecture.hidden, architecture.ffn
+    hidden, ffn = architecture.hidden, architecture.ffn_of(index)
     sizes = {"gate": (ffn, hidden), "up": (ffn, hidden), "down": (hidden, ffn)}
     return {
         name: Weight(

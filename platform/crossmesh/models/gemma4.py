@@ -1,6 +1,11 @@
-"""Gemma 4: sliding and global layers, whose keys and values may come from one projection, alone or inside a multimodal model."""
+"""Gemma 4: sliding and global layers, alone or inside a multimodal model; all of its sizes.
+
+Keys and values may come from one projection (31B, 26B-A4B) or from an earlier layer (E2B, E4B); experts may stand beside the feed-forward
+network (26B-A4B); every layer may get an embedding of the token for itself (E2B, E4B).
+"""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import (
@@ -8,6 +13,7 @@ from crossmesh.models.architecture import (
     O_DIMS,
     Q_DIMS,
     Architecture,
+    Experts,
     Family,
     Json,
     LayerKind,
@@ -31,29 +37,64 @@ def _read(config: Json, origin: str) -> Architecture:
 
 
 def _read_text(config: Json, prefix: str, origin: str) -> Architecture:
-    # Parts of the smaller Gemma 4 models: experts, per-layer embeddings, layers that reuse an earlier layer's keys and values.
-    refuse(config, ("attention_bias", "enable_moe_block", "num_kv_shared_layers", "use_bidirectional_attention"), origin, allow="vision")
-    if config.get("hidden_size_per_layer_input", 256):
-        raise InputError(f"{origin}: hidden_size_per_layer_input is not 0. Gemma 4 models with per-layer embeddings are not supported.")
-    count = read_size(config, "num_hidden_layers", origin)
-    kinds = config.get("layer_types") or [
-        "full_attention" if (index + 1) % _GLOBAL_EVERY == 0 or index + 1 == count else "sliding_attention" for index in range(count)
-    ]
-    if len(kinds) != count:
-        raise InputError(f"{origin}: layer_types names {len(kinds)} layers, num_hidden_layers says {count}. They must be equal.")
+    refuse(config, ("attention_bias", "use_bidirectional_attention"), origin, allow="vision")
+    vocab = read_size(config, "vocab_size", origin)
     return Architecture(
         family="gemma4",
-        layers=tuple(_layer(config, index, kind, origin) for index, kind in enumerate(kinds)),
+        layers=_layers(config, origin),
         hidden=read_size(config, "hidden_size", origin),
         ffn=read_size(config, "intermediate_size", origin),
         heads=read_size(config, "num_attention_heads", origin),
-        vocab=read_size(config, "vocab_size", origin),
+        vocab=vocab,
         tied=bool(config.get("tie_word_embeddings", True)),
         max_positions=config.get("max_position_embeddings", 131_072),
         norm_epsilon=config.get("rms_norm_eps", 1e-6),
         logit_softcap=config.get("final_logit_softcapping") or 0.0,
         prefix=prefix,
+        experts=_experts(config, origin),
+        per_layer_input=_per_layer_input(config, vocab, origin),
     )
+
+
+def _experts(config: Json, origin: str) -> Experts | None:
+    if not config.get("enable_moe_block", False):
+        return None
+    count, used, ffn = (read_size(config, name, origin) for name in ("num_experts", "top_k_experts", "moe_intermediate_size"))
+    if used > count:
+        raise InputError(f"{origin}: top_k_experts={used}, but there are num_experts={count}. Allowed: up to {count}.")
+    return Experts(count, used, ffn)
+
+
+def _per_layer_input(config: Json, vocab: int, origin: str) -> int:
+    width: int = config.get("hidden_size_per_layer_input", 256) or 0
+    own = config.get("vocab_size_per_layer_input", 262_144)
+    if width and own != vocab:
+        raise InputError(
+            f"{origin}: vocab_size_per_layer_input={own} is not supported. Allowed: vocab_size={vocab}, or no per-layer input."
+        )
+    return width
+
+
+def _layers(config: Json, origin: str) -> tuple[LayerKind, ...]:
+    count = read_size(config, "num_hidden_layers", origin)
+    kinds = config.get("layer_types") or [
+        "full_attention" if (index + 1) % _GLOBAL_EVERY == 0 else "sliding_attention" for index in range(count)
+    ]
+    if len(kinds) != count:
+        raise InputError(f"{origin}: layer_types names {len(kinds)} layers, num_hidden_layers says {count}. They must be equal.")
+    kinds = [*kinds[:-1], "full_attention"]  # transformers makes the last one global, whatever the file says.
+    layers = [_layer(config, index, kind, origin) for index, kind in enumerate(kinds)]
+    own = count - (config.get("num_kv_shared_layers") or 0)
+    if own < 0 or not all(kind in kinds[:own] for kind in kinds[own:]):
+        raise InputError(
+            f"{origin}: num_kv_shared_layers={count - own} of {count} layers leave none of a kind whose keys and values can be used. "
+            "Allowed: fewer, so that each of layer_types comes before them."
+        )
+    wide = 2 * read_size(config, "intermediate_size", origin) if config.get("use_double_wide_mlp", False) else None
+    for index in range(own, count):
+        source = max(earlier for earlier in range(own) if kinds[earlier] == kinds[index])
+        layers[index] = replace(layers[index], kv_from=source, ffn=wide)
+    return tuple(layers)
 
 
 def _layer(config: Json, index: int, kind: str, origin: str) -> LayerKind:
@@ -83,7 +124,7 @@ def _projections(architecture: Architecture, index: int) -> dict[str, Weight]:
     """Tunix gemma4: q, k, v as [heads, D, H], o as [heads, H, D].
 
     Tunix fuses K and V of a layer that has both into one `kv_einsum`; we build it as two modules below that name (`models/gemma4_jax.py`
-    says why). A layer where they share a projection has `k_einsum` only.
+    says why). A layer where they share a projection has `k_einsum` only, one that uses an earlier layer's has neither.
     """
     layer, hidden, path = architecture.layers[index], (architecture.hidden,), ("layers", index, "attn")
     hf = f"{architecture.layer_prefix(index)}self_attn"
@@ -96,26 +137,82 @@ def _projections(architecture: Architecture, index: int) -> dict[str, Weight]:
         "o": Weight(f"{hf}.o_proj", "weight", (*path, "attn_vec_einsum"), "w", hidden, q_shape, (1, 2, 0), O_DIMS),
         **gated_mlp(architecture, index),
     }
-    if layer.shared_kv:
-        del projections["v"]
-    return projections
+    absent = ("v",) if layer.kv_from is None and layer.shared_kv else ("k", "v") if layer.kv_from is not None else ()
+    return {name: weight for name, weight in projections.items() if name not in absent}
 
 
 def _others(architecture: Architecture, index: int) -> Iterator[Weight]:
-    """Norms and the output scale of a Gemma 4 layer."""
-    hf, path = architecture.layer_prefix(index).rstrip("."), ("layers", index)
+    """Norms and the output scale of a Gemma 4 layer; experts and the layer's own input where it has them."""
+    hf, path, hidden = architecture.layer_prefix(index).rstrip("."), ("layers", index), architecture.hidden
     norms = {
         "input_layernorm": "pre_attention_norm",
         "post_attention_layernorm": "post_attention_norm",
         "pre_feedforward_layernorm": "pre_ffw_norm",
         "post_feedforward_layernorm": "post_ffw_norm",
     }
+    if architecture.experts:
+        norms |= {
+            "post_feedforward_layernorm_1": "dense_post_ffw_norm",
+            "pre_feedforward_layernorm_2": "moe_pre_ffw_norm",
+            "post_feedforward_layernorm_2": "moe_post_ffw_norm",
+        }
+    if architecture.per_layer_input:
+        norms["post_per_layer_input_norm"] = "post_per_layer_input_norm"
     for name, ours in norms.items():
-        yield Weight(f"{hf}.{name}", "weight", (*path, ours), "scale", (architecture.hidden,), dims=("norm",))
-    head_dim = architecture.layers[index].head_dim
-    for name, ours in {"q_norm": "_query_norm", "k_norm": "_key_norm"}.items():
-        yield Weight(f"{hf}.self_attn.{name}", "weight", (*path, "attn", ours), "scale", (head_dim,), dims=("norm",))
+        yield Weight(f"{hf}.{name}", "weight", (*path, ours), "scale", (hidden,), dims=("norm",))
+    layer = architecture.layers[index]
+    head_norms = {"q_norm": "_query_norm"} | ({"k_norm": "_key_norm"} if layer.kv_from is None else {})
+    for name, ours in head_norms.items():
+        yield Weight(f"{hf}.self_attn.{name}", "weight", (*path, "attn", ours), "scale", (layer.head_dim,), dims=("norm",))
     yield Weight(hf, "layer_scalar", path, "skip_scale", (1,), dims=("one",), buffer=True)
+    if architecture.experts:
+        yield from _expert_weights(architecture.experts, hidden, hf, (*path, "moe"))
+    if width := architecture.per_layer_input:
+        gate, out = "per_layer_input_gate", "per_layer_projection"
+        yield Weight(f"{hf}.{gate}", "weight", (*path, gate), "w", (width,), (hidden,), (1, 0), ("per_layer", "hidden"))
+        yield Weight(f"{hf}.{out}", "weight", (*path, out), "w", (hidden,), (width,), (1, 0), ("hidden", "per_layer"))
+
+
+def _expert_weights(experts: Experts, hidden: int, hf: str, path: tuple[str | int, ...]) -> Iterator[Weight]:
+    """Router and experts as `models/gemma4_moe_jax.py` has them: matrices [in, out], gate and up apart."""
+    count, ffn = experts.count, experts.ffn
+    yield Weight(f"{hf}.router.proj", "weight", path, "router", (count,), (hidden,), (1, 0), ("experts", "hidden"))
+    yield Weight(f"{hf}.router", "scale", path, "router_scale", (hidden,), dims=("norm",))
+    yield Weight(f"{hf}.router", "per_expert_scale", path, "expert_scale", (count,), dims=("experts",))
+    yield Weight(
+        f"{hf}.experts",
+        "gate_up_proj",
+        path,
+        "gate_up",
+        (count, 2, ffn, hidden),
+        axes=(1, 0, 3, 2),
+        dims=("experts", "pair", "ffn", "hidden"),
+        stored=(count, 2 * ffn, hidden),
+    )
+    yield Weight(f"{hf}.experts", "down_proj", path, "down", (count, hidden, ffn), axes=(0, 2, 1), dims=("experts", "hidden", "ffn"))
+
+
+def _outer(architecture: Architecture) -> Iterator[Weight]:
+    """Embedding and last norm; the table, projection and norm of the layers' own inputs."""
+    yield from outer_weights(architecture, "scale")
+    if width := architecture.per_layer_input:
+        hf, path, layers = architecture.prefix, ("embedder",), len(architecture.layers)
+        table, projection, norm = "embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm"
+        table_dims = ("vocab", "layers", "per_layer_width")
+        yield Weight(f"{hf}{table}", "weight", path, "per_layer_input_embedding", (architecture.vocab,), (layers, width), dims=table_dims)
+        made, dims = (layers, width), ("layers", "per_layer", "hidden")
+        yield Weight(f"{hf}{projection}", "weight", (*path, projection), "w", made, (architecture.hidden,), (2, 0, 1), dims)
+        yield Weight(f"{hf}{norm}", "weight", (*path, norm), "scale", (width,), dims=("norm",))
+
+
+def _unused(architecture: Architecture) -> frozenset[str]:
+    """Published checkpoints hold projections and norms also where a layer uses an earlier layer's keys and values."""
+    return frozenset(
+        f"{architecture.layer_prefix(index)}self_attn.{name}.weight"
+        for index, layer in enumerate(architecture.layers)
+        if layer.kv_from is not None
+        for name in ("k_proj", "v_proj", "k_norm", "v_norm")
+    )
 
 
 FAMILY = Family(
@@ -124,5 +221,6 @@ FAMILY = Family(
     read=_read,
     projections=_projections,
     others=_others,
-    outer=lambda architecture: outer_weights(architecture, "scale"),
+    outer=_outer,
+    unused=_unused,
 )

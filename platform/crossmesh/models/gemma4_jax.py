@@ -1,6 +1,7 @@
 """Tunix's Gemma 4 as the Hugging Face model computes it. Importing this imports Tunix: workers only."""
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -9,30 +10,29 @@ from flax import nnx
 from tunix.models.gemma4 import model as gemma4
 
 from crossmesh.errors import InputError
+from crossmesh.hardware.mesh import BATCH_AXES
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.attention_jax import attend
-from crossmesh.models.layers_jax import DTYPES, Settings, activations, look_up, run_layer, set_up
+from crossmesh.models.gemma4_moe_jax import MixtureOfExperts
+from crossmesh.models.layers_jax import DTYPES, Settings, activations, as_products, look_up, run_block, set_up
 from crossmesh.models.sharding_jax import HEADS, STREAM, constrain
 
 _NORM_EPSILON = 1e-6
 """Written into Tunix's gemma4 `RMSNorm`."""
+_PER_LAYER = (BATCH_AXES, None, None, None)
+_OTHER_BATCH_AXES = tuple(axis for axis in BATCH_AXES if axis != "fsdp")
+_ROWS = (_OTHER_BATCH_AXES, None, None, "fsdp")
+"""Where the layers' own inputs [B, T, layers, P] lie, and rows as the divided table gives them."""
 
 
 class _Attention(gemma4.Attention):
     """Tunix's gemma4 attention on segments. `kernel` is set on the instance."""
 
     def block(self, x: Any, segment_pos: Any, cache: Any, attn_mask: Any, kv_shared_cache: Any = None) -> Any:
-        """`attn_mask` holds segment ids [B, T]."""
-        del cache, kv_shared_cache
+        """`attn_mask` holds segment ids [B, T], `kv_shared_cache` the keys and values of an earlier layer where this one uses them."""
+        del cache
         sliding = self.attn_type == gemma4.AttentionType.LOCAL_SLIDING
         x = x.astype(self.config.dtype)
-        query = constrain(self.q_einsum(x), *HEADS)
-        if hasattr(self, "k_einsum"):
-            key = value = constrain(self.k_einsum(x), *HEADS)
-        else:
-            key, value = (constrain(projected, *HEADS) for projected in self.kv_einsum(x))
-        # Values have a norm without a scale of their own.
-        value = value * jax.lax.rsqrt(jnp.mean(jnp.square(value), axis=-1, keepdims=True) + 1e-6)
         rotate = functools.partial(
             gemma4.apply_rope,
             positions=segment_pos,
@@ -40,19 +40,43 @@ class _Attention(gemma4.Attention):
             scale_factor=self.rope_scale_factor,
             rope_proportion=self.rope_proportion,
         )
+        query = rotate(self._query_norm(constrain(self.q_einsum(x), *HEADS)))
+        made = self._keys_and_values(x, rotate) if kv_shared_cache is None else (kv_shared_cache["k"], kv_shared_cache["v"])
         window = self.config.sliding_window_size if sliding else 0
-        mixed = attend(rotate(self._query_norm(query)), rotate(self._key_norm(key)), value, attn_mask, window or 0, self.kernel)
-        return None, constrain(self.attn_vec_einsum(mixed), *STREAM), None
+        mixed = attend(query, *made, attn_mask, window or 0, self.kernel)
+        return None, constrain(self.attn_vec_einsum(mixed), *STREAM), made
+
+    def _keys_and_values(self, x: Any, rotate: Any) -> tuple[Any, Any]:
+        if hasattr(self, "k_einsum"):
+            key = value = constrain(self.k_einsum(x), *HEADS)
+        else:
+            key, value = (constrain(projected, *HEADS) for projected in self.kv_einsum(x))
+        # Values have a norm without a scale of their own.
+        value = value * jax.lax.rsqrt(jnp.mean(jnp.square(value), axis=-1, keepdims=True) + _NORM_EPSILON)
+        return rotate(self._key_norm(key)), value
 
 
 class _Layer(gemma4.DecoderLayer):
-    """Tunix's layer with `remat`, set on the instance."""
+    """Tunix's layer with `remat`, and whether later layers use its keys and values (`shares`), set on the instance."""
 
     def __call__(
         self, x: Any, segment_pos: Any, cache: Any, attn_mask: Any, per_layer_input: Any = None, kv_shared_cache: Any = None
     ) -> Any:
-        del cache, per_layer_input, kv_shared_cache
-        return None, run_layer(self, x, segment_pos, attn_mask), None
+        del cache
+        return run_block(self, x, segment_pos, attn_mask, per_layer_input, kv_shared_cache)
+
+    def block(self, x: Any, segment_pos: Any, cache: Any, attn_mask: Any, per_layer_input: Any = None, kv_shared_cache: Any = None) -> Any:
+        """Tunix's, with the residual stream given to the experts' router."""
+        _, mixed, made = self.attn(self.pre_attention_norm(x), segment_pos, cache, attn_mask, kv_shared_cache)
+        x = x + self.post_attention_norm(mixed)
+        change = self.mlp(self.pre_ffw_norm(x))
+        if self.config.enable_moe:
+            change = self.dense_post_ffw_norm(change) + self.moe_post_ffw_norm(self.moe(x, self.moe_pre_ffw_norm(x)))
+        x = x + self.post_ffw_norm(change)
+        if per_layer_input is not None:
+            gated = jax.nn.gelu(constrain(self.per_layer_input_gate(x), BATCH_AXES, None, None)) * per_layer_input
+            x = x + self.post_per_layer_input_norm(constrain(self.per_layer_projection(gated), *STREAM))
+        return None, x * self.skip_scale.get_value(), made if self.shares else None
 
 
 class _KeyValue(nnx.Module):
@@ -86,12 +110,20 @@ class _Hidden(gemma4.Embedder):
         rows = look_up(self, x)
         return rows * jnp.sqrt(rows.shape[-1]).astype(rows.dtype)
 
+    def encode_per_layer_input(self, x: Any, t: Any) -> Any:
+        """The layers' own inputs [B, T, layers, P]: half of the embedded tokens `x` [B, T, D], half from a table of the tokens `t`."""
+        made = self.per_layer_projection_norm(constrain(self.per_layer_model_projection(x), *_PER_LAYER))
+        # The table is as large as the model's layers: its width stays divided over fsdp, and only the rows that were found travel.
+        rows = constrain(self.per_layer_input_embedding.get_value()[constrain(t, _OTHER_BATCH_AXES, None)], *_ROWS)
+        rows = constrain(rows, *_PER_LAYER)
+        return (made + rows * jnp.sqrt(rows.shape[-1]).astype(rows.dtype)) * jnp.asarray(2**-0.5, rows.dtype)
+
     def decode(self, x: Any) -> Any:
         return x
 
 
 def make_gemma4(architecture: Architecture, settings: Settings) -> Any:
-    """Tunix's Gemma 4 with K and V apart, hidden states as output."""
+    """Tunix's Gemma 4 with K and V apart, experts and shared keys and values as transformers has them, hidden states as output."""
     if not architecture.tied:
         raise InputError(
             "This Gemma 4 has tie_word_embeddings=false, which the JAX backend (Tunix 0.1.7) does not compute. Use backend=torch."
@@ -101,9 +133,35 @@ def make_gemma4(architecture: Architecture, settings: Settings) -> Any:
             f"This Gemma 4 has rms_norm_eps={architecture.norm_epsilon}; the JAX backend (Tunix 0.1.7) computes with "
             f"{_NORM_EPSILON} only. Use backend=torch."
         )
+    config = gemma4_config(architecture, DTYPES[settings.dtype])
+    model = gemma4.Gemma4(config, rngs=nnx.Rngs(0))
+    sources = [index if layer.kv_from is None else layer.kv_from for index, layer in enumerate(architecture.layers)]
+    # Tunix guesses the sources from the last two layers that have keys and values, and their number from a fraction.
+    model.kv_cache_sharing_patterns, model.shared_layer_origins = sources, {*sources} & {layer.kv_from for layer in architecture.layers}
+    for index, (layer, block) in enumerate(zip(architecture.layers, model.layers, strict=True)):
+        block.shares = index in model.shared_layer_origins
+        if layer.kv_from is not None:
+            for name in {"k_einsum", "kv_einsum", "_key_norm"} & {*vars(block.attn)}:
+                delattr(block.attn, name)
+        elif not layer.shared_kv:
+            block.attn.kv_einsum = _KeyValue(config, layer.kv_heads, layer.head_dim)
+        if layer.ffn:
+            block.mlp = gemma4.FeedForward(config, hidden_dim=layer.ffn, rngs=nnx.Rngs(0))
+        if architecture.experts:
+            block.moe = MixtureOfExperts(architecture.experts, architecture.hidden, _NORM_EPSILON, DTYPES[settings.dtype])
+            block.moe.makes_whole = settings.remat == "none"
+        set_up(block, _Layer, _Attention, (gemma4.Einsum, nnx.Linear), settings)
+    model.embedder.__class__ = _Hidden
+    as_products(model.embedder, (gemma4.Einsum,), settings, inside_remat=False)
+    return model
+
+
+def gemma4_config(architecture: Architecture, dtype: Any) -> Any:
+    """Tunix's configuration of a Gemma 4."""
     sliding = next((layer for layer in architecture.layers if layer.attention == "sliding"), architecture.layers[0])
     whole = next((layer for layer in architecture.layers if layer.attention == "global"), sliding)
-    config = gemma4.ModelConfig(
+    experts = architecture.experts
+    return gemma4.ModelConfig(
         num_layers=len(architecture.layers),
         num_embed=architecture.vocab,
         embed_dim=architecture.hidden,
@@ -112,6 +170,7 @@ def make_gemma4(architecture: Architecture, settings: Settings) -> Any:
         head_dim=sliding.head_dim,
         num_kv_heads=sliding.kv_heads,
         sliding_window_size=sliding.window or None,
+        per_layer_input_dim=architecture.per_layer_input,
         num_global_kv_heads=whole.kv_heads,
         global_key_size=whole.head_dim,
         k_eq_v_global=whole.shared_kv,
@@ -124,14 +183,17 @@ def make_gemma4(architecture: Architecture, settings: Settings) -> Any:
         global_base_frequency=whole.rope.theta,
         local_base_frequency=sliding.rope.theta,
         final_logit_softcap=None,  # `logits_of` caps them.
-        param_dtype=DTYPES[settings.dtype],
-        dtype=DTYPES[settings.dtype],
-        shd_config=activations(gemma4.ShardingConfig.get_default_sharding()),
+        enable_moe=experts is not None,
+        num_experts=experts.count if experts else None,
+        num_experts_per_tok=experts.per_token if experts else None,
+        expert_dim=experts.ffn if experts else None,
+        param_dtype=dtype,
+        dtype=dtype,
+        shd_config=replace(
+            activations(gemma4.ShardingConfig.get_default_sharding()),
+            per_layer_model_projection=("fsdp", None, None),
+            per_layer_input_gate=("fsdp", None),
+            per_layer_projection=(None, "fsdp"),
+            per_layer_input_embedding=("tp", None, "fsdp"),
+        ),
     )
-    model = gemma4.Gemma4(config, rngs=nnx.Rngs(0))
-    for layer, block in zip(architecture.layers, model.layers, strict=True):
-        if not layer.shared_kv:
-            block.attn.kv_einsum = _KeyValue(config, layer.kv_heads, layer.head_dim)
-        set_up(block, _Layer, _Attention, (gemma4.Einsum, nnx.Linear), settings)
-    model.embedder.__class__ = _Hidden
-    return model

@@ -33,20 +33,25 @@ class Settings:
 
 
 def run_layer(layer: Any, x: Any, positions: Any, segment_ids: Any) -> Any:
-    """The output of a decoder layer, keeping for the backward pass what the layer's remat says.
+    """The output of a decoder layer, keeping for the backward pass what the layer's remat says."""
+    return run_block(layer, x, positions, segment_ids)[1]
+
+
+def run_block(layer: Any, x: Any, positions: Any, segment_ids: Any, *more: Any) -> Any:
+    """Everything that a decoder layer's `block` returns; `more` are its arguments after the mask.
 
     The layer is taken apart and put together again inside the checkpointed function, because its modules change while they run.
     """
     x = constrain(x, *STREAM)
     if layer.remat == "none":
-        return layer.block(x, positions, None, segment_ids)[1]
+        return layer.block(x, positions, None, segment_ids, *more)
     graph, state = nnx.split(layer)
 
-    def compute(state: Any, x: Any, positions: Any, segment_ids: Any) -> Any:
-        return nnx.merge(graph, _whole(state)).block(x, positions, None, segment_ids)[1]
+    def compute(state: Any, x: Any, positions: Any, segment_ids: Any, *more: Any) -> Any:
+        return nnx.merge(graph, _whole(state)).block(x, positions, None, segment_ids, *more)
 
     policy = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if layer.remat == "dots" else None
-    return jax.checkpoint(compute, policy=policy)(state, x, positions, segment_ids)
+    return jax.checkpoint(compute, policy=policy)(state, x, positions, segment_ids, *more)
 
 
 def _multiply(module: Any, x: Any) -> Any:
@@ -104,8 +109,13 @@ def set_up(layer: Any, kind: type, attention: type, projections: tuple[type, ...
     layer.remat = settings.remat
     layer.attn.__class__ = attention
     layer.attn.kernel = settings.attention
-    for _, module in layer.iter_modules():
+    as_products(layer, projections, settings, inside_remat=settings.remat != "none")
+
+
+def as_products(parent: Any, projections: tuple[type, ...], settings: Settings, *, inside_remat: bool) -> None:
+    """Make modules of type `projections` in `parent` compute with weights in parts or in 4 bits, made whole by whom runs them or here."""
+    for _, module in parent.iter_modules():
         base: Any = type(module)
         if base in projections:
             module.__class__ = _product(base)
-            module.quantized, module.makes_whole = settings.quantization != "none", settings.remat == "none"
+            module.quantized, module.makes_whole = settings.quantization != "none", not inside_remat

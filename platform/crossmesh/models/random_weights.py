@@ -99,7 +99,9 @@ def _draw(name: str, shape: tuple[int, ...], seed: int) -> FloatArray:
     if len(shape) == 1:
         final = ".layers." not in name
         return (stream.standard_normal(shape) if final else stream.uniform(0.5, 1.5, shape)).astype(np.float32)
-    std = _EMBEDDING_STD if "embed_tokens" in name or name.startswith("lm_head") else 1 / math.sqrt(shape[1])
+    if name.endswith("router.proj.weight"):
+        return stream.standard_normal(shape).astype(np.float32)  # Its input has length one: experts are far from equally likely.
+    std = _EMBEDDING_STD if "embed_tokens" in name or name.startswith("lm_head") else 1 / math.sqrt(shape[-1])
     return (std * stream.standard_normal(shape)).astype(np.float32)
 
 

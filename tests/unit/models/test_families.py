@@ -61,9 +61,6 @@ def test_old_llama_configs_leave_sizes_to_be_derived() -> None:
     ("change", "named"),
     [
         ({"model_type": "mamba"}, "mamba"),
-        ({"enable_moe_block": True}, "enable_moe_block"),
-        ({"num_kv_shared_layers": 2}, "num_kv_shared_layers"),
-        ({"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),
         ({"hidden_size": 0}, "hidden_size"),
         ({"layer_types": ["full_attention"]}, "layer_types"),
