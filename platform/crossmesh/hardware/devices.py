@@ -51,8 +51,8 @@ class Tpu:
 
     @property
     def accelerator(self) -> str:
-        """Ray's name of the chip, e.g. `TPU-V5P`."""
-        return f"TPU-{self.chip.upper()}"
+        """Ray's name of the chip, e.g. `TPU-V5P`; that of a v5e is `TPU-V5LITEPOD`."""
+        return f"TPU-{self.accelerator_type.rpartition('-')[0].upper()}"
 
     @property
     def node_resource(self) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 from crossmesh.errors import InputError, require
 from crossmesh.hardware.devices import Device, Gpu, Tpu
 from crossmesh.hardware.mesh import MeshShape, resolve_mesh
+from crossmesh.spec.planning import PlanSpec
 from crossmesh.spec.services import EvalSpec, ServeSpec, StorageSpec, TrackingSpec
 from crossmesh.spec.training import (
     ATTENTIONS,
@@ -57,6 +58,7 @@ class ExperimentSpec:
     storage: StorageSpec = field(default_factory=StorageSpec)
     checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
     retry: RetrySpec = field(default_factory=RetrySpec)
+    plan: PlanSpec = field(default_factory=PlanSpec)
 
     def __post_init__(self) -> None:
         """Check what holds in all groups, and what spans several."""

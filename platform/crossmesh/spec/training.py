@@ -4,6 +4,7 @@ What spans several groups is checked by `ExperimentSpec`.
 """
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from crossmesh.errors import require, require_choice
 from crossmesh.hardware.catalogue import Slice, find_slice
@@ -219,16 +220,18 @@ class HardwareSpec:
     name: str = "cpu"
     cpu_devices: int = 1
     """Devices that a CPU is split into: gloo ranks for torch, XLA host devices for JAX. Only for `name=cpu`."""
+    catalogue: str = ""
+    """A YAML file with chips, slices and prices of your own, in the form of `crossmesh/hardware/catalogue.yaml`."""
 
-    @property
+    @cached_property
     def slice(self) -> Slice:
-        """The catalogue entry; a CPU with the devices asked for."""
-        found = find_slice(self.name)
+        """The catalogue entry; a CPU with the devices asked for. It stays with the spec: workers need no `catalogue`."""
+        found = find_slice(self.name, self.catalogue)
         return replace(found, device=Cpu(count=self.cpu_devices)) if isinstance(found.device, Cpu) else found
 
     def __post_init__(self) -> None:
         """Check the name against the catalogue."""
-        device = find_slice(self.name).device
+        device = self.slice.device
         require(self.cpu_devices > 0, "hardware.cpu_devices", self.cpu_devices, "a positive number")
         require(
             self.cpu_devices == 1 or isinstance(device, Cpu),

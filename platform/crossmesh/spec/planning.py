@@ -1,0 +1,61 @@
+"""The group of an experiment that decides what is planned before anything is rented, and what it may cost."""
+
+from dataclasses import dataclass
+
+from crossmesh.errors import require, require_choice
+from crossmesh.hardware.chips import PRICE_KINDS
+
+WORKLOADS = ("train", "serve")
+COMPILES = ("auto", "never")
+REPORTS = ("", "paper")
+
+
+@dataclass(frozen=True)
+class PlanSpec:
+    """What is planned, at which prices, within which budget."""
+
+    workload: str = "train"
+    """`train` plans the fine-tuning run, `serve` the engine."""
+    compile: str = "auto"
+    """Whether figures of a compiler may be used: `auto` where there are some, `never`."""
+    price: str = "on_demand"
+    """Kind of price: `on_demand`, `spot`, `committed_1y` or `committed_3y`."""
+    region: str = ""
+    """Region of the price; empty: the catalogue's first price of the kind."""
+    price_max_age_days: int = 180
+    """An older price is said to be stale, and so is one without a date."""
+    max_usd: float = 0.0
+    """Most that a run may cost; 0: no limit."""
+    max_hours: float = 0.0
+    """Longest that a run may take; 0: no limit."""
+    sweep_max_usd: float = 0.0
+    """Most that all runs of a sweep may cost together; 0: no limit."""
+    sweep_max_hours: float = 0.0
+    """Longest that all runs of a sweep may take together, one after another; 0: no limit."""
+    mean_tokens: float = 0.0
+    """Mean length of a row; 0: as long as `data.max_length`. `python jobs/lengths.py` measures it."""
+    p99_tokens: float = 0.0
+    """Length that 99 of 100 rows do not exceed; 0: twice the mean."""
+    prompt_tokens: int = 1024
+    """Prompt of a request (`serve`)."""
+    output_tokens: int = 512
+    """Answer of a request (`serve`)."""
+    requests: int = 0
+    """Requests that are answered at once (`serve`); 0: as many as `serve.max_num_seqs` and the memory allow."""
+    report: str = ""
+    """`paper` recomputes arXiv 2605.25645 instead of planning one point."""
+
+    def __post_init__(self) -> None:
+        """Check names and numbers."""
+        require_choice("plan.workload", self.workload, WORKLOADS)
+        require_choice("plan.compile", self.compile, COMPILES)
+        require_choice("plan.price", self.price, PRICE_KINDS)
+        require_choice("plan.report", self.report, REPORTS)
+        for name in ("max_usd", "max_hours", "sweep_max_usd", "sweep_max_hours", "mean_tokens", "p99_tokens"):
+            require(getattr(self, name) >= 0, f"plan.{name}", getattr(self, name), "zero (not set) or a positive number")
+        require(self.price_max_age_days >= 0, "plan.price_max_age_days", self.price_max_age_days, "zero or more days")
+        require(self.prompt_tokens > 0, "plan.prompt_tokens", self.prompt_tokens, "a positive number")
+        require(self.output_tokens > 0, "plan.output_tokens", self.output_tokens, "a positive number")
+        require(self.requests >= 0, "plan.requests", self.requests, "0 for as many as fit, or a positive number")
+        ordered = not self.p99_tokens or self.p99_tokens >= self.mean_tokens
+        require(ordered, "plan.p99_tokens", self.p99_tokens, f"plan.mean_tokens={self.mean_tokens:g} at least")
