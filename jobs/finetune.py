@@ -32,7 +32,7 @@ def run(job: Job[FinetuneKeys]) -> None:
         with console.stage(f"model: {spec.model.weights}"):
             model = fetch(spec)
         with console.stage(f"data: {spec.data.source}"):
-            prepared = prepare(spec, model)
+            prepared = prepare(spec, model, tracker)
         with console.stage(f"train: {spec.backend_name}") as stage:
             trial = run_trial(spec, prepared, tracker, stage.hear, force=job.keys.force)
     console.result(

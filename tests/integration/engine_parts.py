@@ -48,13 +48,15 @@ def jax_part(folder: Path, prompts: np.ndarray) -> None:
     from crossmesh.models import tunix_jax
     from crossmesh.models.families import read_architecture
     from crossmesh.models.layers_jax import Settings
+    from crossmesh.models.lora import lora_modules
     from crossmesh.models.targets import expand_targets
     from crossmesh.spec.training import LORA_TARGETS, LoraSpec
 
     architecture = read_architecture(folder / "model")
     targets = expand_targets(architecture, LORA_TARGETS)
     arrays, config = read_adapter(folder / "adapter")
-    structure = tunix_jax.build(architecture, Settings(), LoraSpec(rank=config.rank, alpha=config.alpha), targets)
+    lora = LoraSpec(rank=config.rank, alpha=config.alpha)
+    structure = tunix_jax.build(architecture, Settings(), lora, lora_modules(lora, architecture))
     mesh = tunix_jax.device_mesh(MeshShape(1, 1, 1))
     _, base = tunix_jax.load_weights(structure, folder / "model", mesh)
     lora = tunix_jax.put_trained(structure, to_qwix(arrays, targets), mesh)

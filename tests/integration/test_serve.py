@@ -16,10 +16,6 @@ import numpy as np
 import openai
 import pytest
 
-from crossmesh.adapters.initial import LoraShape, lora_names
-from crossmesh.adapters.peft_format import write_adapter
-from crossmesh.models.families import read_architecture
-from crossmesh.models.targets import expand_targets
 from crossmesh.models.weights import fetch_model
 from crossmesh.spec.training import LORA_TARGETS, ModelSpec
 
@@ -27,20 +23,6 @@ pytestmark = pytest.mark.integration
 RANK = 4
 TOKENS = 24
 PROMPTS = ([5, 40, 77, 301], [9] * 30, [17, 18, 19, 20, 21, 22, 23, 480])
-
-
-def random_adapter(model: Path, folder: Path, seed: int) -> Path:
-    """An adapter on all seven targets whose B is not zero, so that every layer's answer changes."""
-    targets = expand_targets(read_architecture(model), LORA_TARGETS)
-    random = np.random.default_rng(seed)
-    arrays = {}
-    for target in targets:
-        shape = LoraShape(target.hf, target.in_features, target.out_features)
-        a, b = lora_names(target.hf)
-        arrays[a] = random.normal(0, 0.3, (RANK, shape.in_features)).astype(np.float32)
-        arrays[b] = random.normal(0, 0.3, (shape.out_features, RANK)).astype(np.float32)
-    write_adapter(folder, arrays, rank=RANK, alpha=8.0, dropout=0.0, base_model=str(model), modules=[target.hf for target in targets])
-    return folder
 
 
 @pytest.fixture(scope="module")

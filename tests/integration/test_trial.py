@@ -31,7 +31,7 @@ class Trials:
 
     def __init__(self, root: Path) -> None:
         self.spec = ExperimentSpec(optim=OptimSpec(steps=2), storage=StorageSpec(str(root)), tracking=TrackingSpec(system_metrics=False))
-        facts = ScienceFacts("w", "t", "c", "d", ("q_proj",), (("a",), ("b",)))
+        facts = ScienceFacts("w", "t", "c", "d", {"modules": ["q_proj"]}, (("a",), ("b",)))
         science, system = science_record(self.spec, facts), system_record(self.spec)
         self.prepared = trial.Prepared(ModelFolder(root, "w", "t", "c"), science, system, length_statistics([1]), 0, 0, Placement((), 0))
         self.folder = root / "trials" / self.prepared.identity[:16]
@@ -39,7 +39,9 @@ class Trials:
         self.during: Callable[[], object] = lambda: None
         self.heard: list[Event] = []
 
-    def train(self, _spec: ExperimentSpec, _model: ModelFolder, folder: Path, on_event: Callable[[Event], None]) -> TrainResult:
+    def train(
+        self, _spec: ExperimentSpec, _model: ModelFolder, folder: Path, on_event: Callable[[Event], None], start: object
+    ) -> TrainResult:
         history = tuple(StepEvent(step, 2, loss, 1.0, 0.1, 1, 1, 2, 1.0, step == 1) for step, loss in LOSSES.items())
         if not (folder / "adapter").is_dir():
             self.trained += 1

@@ -5,7 +5,7 @@ because merging or serving it as plain LoRA would be silently wrong. Knows nothi
 """
 
 import math
-import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from crossmesh.errors import InputError, reading
 from crossmesh.files import read_json
+from crossmesh.models.lora import LoraModule, by_pattern, lora_scale
 
 CONFIG_FILE = "adapter_config.json"
 _DEFAULT_RANK = 8
@@ -68,14 +69,33 @@ class AdapterConfig:
     alphas: Mapping[str, float] = field(default_factory=dict)
     """Alpha of each module that has one of its own."""
 
+    @classmethod
+    def of(cls, modules: Sequence[LoraModule], dropout: float, base_model: str) -> "AdapterConfig":
+        """The settings of an adapter on `modules`: the most common rank and alpha, and the modules that have others."""
+        (rank, _), *_ = Counter(module.rank for module in modules).most_common(1)
+        (alpha, _), *_ = Counter(module.alpha for module in modules).most_common(1)
+        return cls(
+            rank=rank,
+            alpha=alpha,
+            dropout=dropout,
+            base_model=base_model,
+            modules=tuple(sorted(module.target.hf for module in modules)),
+            rslora=any(module.stabilised for module in modules),
+            ranks={module.target.hf: module.rank for module in modules if module.rank != rank},
+            alphas={module.target.hf: module.alpha for module in modules if module.alpha != alpha},
+        )
+
     def rank_of(self, module: str) -> int:
         """Rank of `module`."""
         return self.ranks.get(module, self.rank)
 
+    def alpha_of(self, module: str) -> float:
+        """Alpha of `module`."""
+        return self.alphas.get(module, self.alpha)
+
     def scale(self, module: str) -> float:
         """The change of a weight is `scale * B @ A`: alpha / rank, or alpha / sqrt(rank) when rank-stabilised."""
-        rank = self.rank_of(module)
-        return self.alphas.get(module, self.alpha) / (math.sqrt(rank) if self.rslora else rank)
+        return lora_scale(self.rank_of(module), self.alpha_of(module), self.rslora)
 
     def json(self) -> dict[str, Any]:
         """As PEFT writes it; `target_modules` gets full module names, so that PEFT and vLLM touch exactly this set."""
@@ -115,8 +135,8 @@ def read_config(folder: Path, modules: Sequence[str]) -> AdapterConfig:
             raise InputError(f"{path}: {key}={_short(value)} cannot be used. {why}. Allowed: {allowed[0]!r}.")
     rank, alpha = config.get("r", _DEFAULT_RANK), config.get("lora_alpha", _DEFAULT_ALPHA)
     with reading(path, "patterns as PEFT has them, from a regular expression to a number"):
-        ranks = _by_module(config.get("rank_pattern") or {}, modules)
-        alphas = _by_module(config.get("alpha_pattern") or {}, modules)
+        ranks = by_pattern(config.get("rank_pattern") or {}, modules)
+        alphas = by_pattern(config.get("alpha_pattern") or {}, modules)
     for key, value in [("r", rank), *((f"rank_pattern for {module}", own) for module, own in ranks.items())]:
         if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
             raise InputError(f"{path}: {key}={value!r} is not possible. Allowed: a positive whole number.")
@@ -133,17 +153,6 @@ def read_config(folder: Path, modules: Sequence[str]) -> AdapterConfig:
         ranks={module: value for module, value in ranks.items() if value != rank},
         alphas={module: float(value) for module, value in alphas.items() if value != alpha},
     )
-
-
-def _by_module(pattern: Mapping[str, Any], modules: Sequence[str]) -> dict[str, Any]:
-    """The value of each module that a pattern names: the first that fits counts (`get_pattern_key` of peft/utils/other.py)."""
-    found = {}
-    for module in modules:
-        for key, value in pattern.items():
-            if re.match(rf"(.*\.)?({key})$", module):
-                found[module] = value
-                break
-    return found
 
 
 def _whole(number: float) -> float | int:

@@ -112,10 +112,11 @@ def write_adapter(
     model that they belong to. An existing `folder` must hold the same adapter already; otherwise `InputError` is raised and nothing is
     overwritten.
     """
-    return _write(folder, arrays, AdapterConfig(rank, alpha, dropout, base_model, tuple(sorted(modules))), base_digest)
+    return store_adapter(folder, arrays, AdapterConfig(rank, alpha, dropout, base_model, tuple(sorted(modules))), base_digest)
 
 
-def _write(folder: Path, arrays: Mapping[str, FloatArray], config: AdapterConfig, base_digest: str) -> str:
+def store_adapter(folder: Path, arrays: Mapping[str, FloatArray], config: AdapterConfig, base_digest: str) -> str:
+    """`write_adapter` of an adapter whose modules may each have a rank and an alpha of their own."""
     _check_shapes({name: array.shape for name, array in arrays.items()}, config, str(folder))
     for name, array in arrays.items():
         _check_finite(name, array, str(folder))
@@ -162,24 +163,23 @@ def adapter_digest(folder: Path) -> str:
     return digest_text(canonical_json([[name, digest_file(folder / name)] for name in (CONFIG_FILE, WEIGHTS_FILE)]))
 
 
-def check_fits(arrays: Mapping[str, FloatArray], architecture: Architecture, origin: str) -> None:
+def check_modules(adapter: OpenAdapter, architecture: Architecture) -> None:
     """Raise `InputError` unless every module of the adapter is a projection of this model, with its sizes.
 
     An engine leaves out what it does not find, and then serves the base under the adapter's name.
     """
     known = {target.hf: (target.in_features, target.out_features) for target in expand_targets(architecture, LORA_TARGETS)}
-    for module in sorted({name.removeprefix(PEFT_PREFIX).rsplit(".lora_", 1)[0] for name in arrays}):
+    for module in adapter.config.modules:
         if module not in known:
             raise InputError(
-                f"{origin} adapts {module}, which this {architecture.family} model does not have: it is an adapter of another base. "
-                "Give the base it was trained on as model.weights, or another adapter."
+                f"{adapter.folder} adapts {module}, which this {architecture.family} model does not have: it is an adapter of another "
+                "base. Give the base it was trained on as model.weights, or another adapter."
             )
-        name_a, name_b = lora_names(module)
-        found = (arrays[name_a].shape[1], arrays[name_b].shape[0])
+        found = adapter.features(module)
         if found != known[module]:
             raise InputError(
-                f"{origin} adapts {module} with {found[0]} inputs and {found[1]} outputs; in this model it has {known[module][0]} and "
-                f"{known[module][1]}: it is an adapter of another base. Give the base it was trained on as model.weights, or another "
+                f"{adapter.folder} adapts {module} with {found[0]} inputs and {found[1]} outputs; in this model it has {known[module][0]} "
+                f"and {known[module][1]}: it is an adapter of another base. Give the base it was trained on as model.weights, or another "
                 "adapter."
             )
 
@@ -202,8 +202,8 @@ def serving_form(arrays: Mapping[str, FloatArray], architecture: Architecture) -
 
 def write_serving_adapter(source: Path, target: Path, architecture: Architecture) -> str:
     """Write the adapter in `source` to `target` in the form that vLLM serves right (`serving_form`); return its digest."""
+    check_modules(open_adapter(source), architecture)
     arrays, config = read_adapter(source)
-    check_fits(arrays, architecture, str(source))
     served = serving_form(arrays, architecture)
     copies = {module: module.removesuffix("v_proj") + "k_proj" for module in {_module(name, source) for name in served} - {*config.modules}}
     ranks = {copy: config.ranks[key] for copy, key in copies.items() if key in config.ranks}
@@ -214,7 +214,7 @@ def write_serving_adapter(source: Path, target: Path, architecture: Architecture
         ranks={**config.ranks, **ranks},
         alphas={**config.alphas, **alphas},
     )
-    return _write(target, served, whole, open_adapter(source).base_digest)
+    return store_adapter(target, served, whole, open_adapter(source).base_digest)
 
 
 def _module(name: str, folder: Path) -> str:

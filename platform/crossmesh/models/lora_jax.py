@@ -6,6 +6,7 @@ Qwix finds the weight that a module multiplies by and adds the low-rank product 
 
 import functools
 import re
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,28 +16,40 @@ from flax import nnx
 from qwix._src.interception import disable_interceptions
 from qwix._src.utils import flax_util
 
+from crossmesh.models.lora import LoraModule
 from crossmesh.models.placement import lora_axes
-from crossmesh.models.targets import Target
-from crossmesh.spec.training import LoraSpec
 
 
-def adapt(model: Any, lora: LoraSpec, targets: tuple[Target, ...]) -> Any:
-    """Return the abstract `model` with abstract float32 LoRA parameters on `targets`.
+def adapt(model: Any, modules: tuple[LoraModule, ...], dropout: float) -> Any:
+    """Return the abstract `model` with abstract float32 LoRA parameters on `modules`.
 
     Qwix can make the parameters itself, but only by running the model; traced, that takes half a minute at 30 layers. It uses those that
     it finds beside a weight.
     """
-    for target in targets:
-        weight = target.weight
+    rules: dict[tuple[int, float], list[str]] = {}
+    for one in modules:
+        weight = one.target.weight
         module = functools.reduce(lambda node, name: node[name] if isinstance(name, int) else getattr(node, name), weight.tunix, model)
-        a = jax.ShapeDtypeStruct((*weight.in_shape, lora.rank), jnp.float32)
-        b = jax.ShapeDtypeStruct((lora.rank, *weight.out_shape), jnp.float32)
+        a = jax.ShapeDtypeStruct((*weight.in_shape, one.rank), jnp.float32)
+        b = jax.ShapeDtypeStruct((one.rank, *weight.out_shape), jnp.float32)
         a_axes, b_axes = lora_axes(weight)
         setattr(module, f"{weight.tunix_param}_lora_a", nnx.LoRAParam(a, out_sharding=a_axes))
         setattr(module, f"{weight.tunix_param}_lora_b", nnx.LoRAParam(b, out_sharding=b_axes))
-    paths = "|".join(re.escape("/".join(map(str, target.weight.tunix))) for target in targets)
-    provider = _Provider(module_path=paths, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout)
+        rules.setdefault((one.rank, one.scale), []).append(re.escape("/".join(map(str, weight.tunix))))
+    provider = _Provider(
+        [
+            _Rule(module_path="|".join(paths), rank=rank, alpha=scale * rank, dropout=dropout, scale=scale)
+            for (rank, scale), paths in rules.items()
+        ]
+    )
     return qwix.apply_lora_to_model(model, provider, rngs=nnx.Rngs(0), skip_nnx_init=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rule(qwix.LoraRule):
+    """Qwix's rule with the scale itself: alpha / rank is not what it is in rank-stabilised LoRA."""
+
+    scale: float
 
 
 class _Provider(qwix.LoraProvider):
@@ -55,9 +68,9 @@ class _Provider(qwix.LoraProvider):
         return self._adapted("einsum", *operands, result) if len(operands) == 2 else result
 
     def _adapted(self, operation: str, lhs: Any, rhs: Any, result: Any) -> Any:
-        """Add alpha / rank * B A x to `result` when `rhs` is a weight with LoRA; the input's last axes are the weight's input axes."""
+        """Add scale * B A x to `result` when `rhs` is a weight with LoRA; the input's last axes are the weight's input axes."""
         rule, _ = self._get_current_rule_and_op_id(operation, repeated_call=True)
-        name = flax_util.find_param(rhs) if isinstance(rule, qwix.LoraRule) else None
+        name = flax_util.find_param(rhs) if isinstance(rule, _Rule) else None
         if name is None:
             return result
         module = flax_util.get_current_module()
@@ -65,7 +78,7 @@ class _Provider(qwix.LoraProvider):
         b = getattr(module, f"{name}_lora_b").get_value().reshape(rule.rank, -1)
         if rule.dropout:
             lhs = nnx.Dropout(rule.dropout, deterministic=False)(lhs, rngs=flax_util.make_rng("dropout"))
-        change = _low_rank(rule.alpha / rule.rank, lhs.reshape(-1, a.shape[0]), a, b)
+        change = _low_rank(rule.scale, lhs.reshape(-1, a.shape[0]), a, b)
         return (result + change.reshape(result.shape)).astype(result.dtype)
 
 

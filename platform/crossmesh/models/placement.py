@@ -14,8 +14,9 @@ from math import gcd, prod
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.architecture import Architecture, LayerKind, Weight
+from crossmesh.models.lora import LoraModule
 from crossmesh.models.targets import layer_weights, outer_weights, projections
-from crossmesh.spec.training import LoraSpec, ModelSpec
+from crossmesh.spec.training import ModelSpec
 
 Axes = tuple[str | None, ...]
 """Mesh axis of each axis of a tensor; None where it is not split."""
@@ -124,13 +125,14 @@ def nf4_tile(weight: Weight) -> tuple[int, int]:
     return axis, tile
 
 
-def place(architecture: Architecture, mesh: MeshShape, backend: str, model: ModelSpec, lora: LoraSpec) -> Placement:
+def place(architecture: Architecture, mesh: MeshShape, backend: str, model: ModelSpec, modules: tuple[LoraModule, ...]) -> Placement:
     """Check that `mesh` divides every tensor that it splits, and say what is replicated.
 
-    `backend` is `jax`, whose tensors are called as Tunix calls them, or `torch`, with Hugging Face names. Raises `InputError` naming the
-    first tensor that an axis does not divide, and the sizes of that axis that are possible.
+    `backend` is `jax`, whose tensors are called as Tunix calls them, or `torch`, with Hugging Face names. `modules` carry LoRA; where none
+    does, all weights are trained. Raises `InputError` naming the first tensor that an axis does not divide, and the sizes of that axis
+    that are possible.
     """
-    tensors = _tensors(architecture, backend, model.dtype, model.quantization, lora.rank, lora.targets)
+    tensors = _tensors(architecture, backend, model.dtype, model.quantization, tuple((module.target.hf, module.rank) for module in modules))
     ways = {axis: getattr(mesh, axis) for axis in ("fsdp", "tp")}
     _check(tensors, ways, mesh.devices)
     costs: dict[tuple[str, tuple[str, ...]], Replicated] = {}
@@ -165,24 +167,25 @@ def _check(tensors: tuple[_Tensor, ...], ways: Mapping[str, int], devices: int) 
 
 @functools.lru_cache(maxsize=64)
 def _tensors(
-    architecture: Architecture, backend: str, dtype: str, quantization: str, rank: int, targets: tuple[str, ...]
+    architecture: Architecture, backend: str, dtype: str, quantization: str, adapted: tuple[tuple[str, int], ...]
 ) -> tuple[_Tensor, ...]:
     """The tensors of the model, one for each kind, with the number of layers that have it."""
     make = _jax_tensors if backend == "jax" else _torch_tensors
-    plain: float = _TRAINED if rank == 0 else _SIZES[dtype]
+    plain: float = _SIZES[dtype] if adapted else _TRAINED
     found = [tensor for weight in outer_weights(architecture) for tensor in make(weight, plain, 0, 1)]
-    kinds: dict[LayerKind, list[int]] = {}
+    ranks = dict(adapted)
+    kinds: dict[tuple[LayerKind, tuple[int, ...]], list[int]] = {}
     for index, layer in enumerate(architecture.layers):
-        kinds.setdefault(layer, []).append(index)
+        own = tuple(ranks.get(weight.hf, 0) for weight in projections(architecture, index).values())
+        kinds.setdefault((layer, own), []).append(index)
     for first, *others in kinds.values():
         named = projections(architecture, first)
         matrices = {weight.hf for weight in named.values()}
-        adapted = {weight.hf for name, weight in named.items() if name in targets}
         for weight in layer_weights(architecture, first):
             width = plain
             if quantization == "nf4" and weight.hf in matrices:
                 width = 0.5 + 4 / (nf4_tile(weight)[1] if backend == "jax" else _TORCH_TILE)
-            found.extend(make(weight, width, rank if weight.hf in adapted else 0, 1 + len(others)))
+            found.extend(make(weight, width, ranks.get(weight.hf, 0), 1 + len(others)))
     return tuple(found)
 
 

@@ -26,10 +26,11 @@ from crossmesh.models.architecture import Architecture, Weight
 from crossmesh.models.families_jax import make_model
 from crossmesh.models.layers_jax import DTYPES, Settings
 from crossmesh.models.lora_jax import adapt
+from crossmesh.models.lora import LoraModule
 from crossmesh.models.nf4_jax import abstract_nf4, quantise
 from crossmesh.models.placement import Axes, lora_axes, nf4_tile, weight_axes
 from crossmesh.models.sharding_jax import constrain
-from crossmesh.models.targets import Target, all_weights, projections
+from crossmesh.models.targets import all_weights, projections
 from crossmesh.spec.training import LoraSpec
 
 Path_ = tuple[str | int, ...]
@@ -90,11 +91,11 @@ def build(
     architecture: Architecture,
     settings: Settings,
     lora: LoraSpec | None = None,
-    targets: tuple[Target, ...] = (),
+    modules: tuple[LoraModule, ...] = (),
 ) -> Structure:
     """Build the abstract model. No array is made.
 
-    With `lora` an adapter on `targets` is trained, or all weights when its rank is 0; without, nothing is. Raises `InputError` for what
+    With `lora` an adapter on `modules` is trained, or all weights when its rank is 0; without, nothing is. Raises `InputError` for what
     Tunix does not compute as the Hugging Face model does.
     """
     model = nnx.eval_shape(lambda: make_model(architecture, settings))
@@ -105,10 +106,10 @@ def build(
         frozen = _as_dtype(frozen, DTYPES[settings.dtype])
         return Structure(architecture, settings, graph, _as_dtype(trained, jnp.float32), True, frozen, axes, {})
     if lora is not None:
-        model = adapt(model, lora, targets)
-        for target in targets:
-            path = target.weight.tunix_path
-            axes[(*path[:-1], f"{path[-1]}_lora_a")], axes[(*path[:-1], f"{path[-1]}_lora_b")] = lora_axes(target.weight)
+        model = adapt(model, modules, lora.dropout)
+        for weight in (module.target.weight for module in modules):
+            path = weight.tunix_path
+            axes[(*path[:-1], f"{path[-1]}_lora_a")], axes[(*path[:-1], f"{path[-1]}_lora_b")] = lora_axes(weight)
     graph, trained, frozen = nnx.split(model, nnx.LoRAParam, ...)
     frozen = _as_dtype(frozen, DTYPES[settings.dtype])
     tiles = _tiles(architecture) if settings.quantization == "nf4" else {}

@@ -60,7 +60,7 @@ def run_experiment(
         model = fetch(spec)
         stage.say(f"{model.path}")
     with console.stage(f"data: {spec.data.source}") as stage:
-        prepared = {backend: prepare(own, model) for backend, own in specs.items()}
+        prepared = {backend: prepare(own, model, tracker) for backend, own in specs.items()}
         lengths = next(iter(prepared.values())).lengths
         stage.say(f"{lengths.count} rows, {lengths.mean:.0f} tokens in the mean, {lengths.longest} at most")
     identity = digest_text(canonical_json([*[one.identity for one in prepared.values()], asdict(spec.eval), asdict(spec.serve)]))

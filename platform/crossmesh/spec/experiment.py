@@ -82,10 +82,10 @@ class ExperimentSpec:
                 f"eval.max_tokens={self.eval.max_tokens} exceeds serve.max_model_len={self.serve.max_model_len}. "
                 f"Raise serve.max_model_len to prompt plus answer: {longest + self.eval.max_tokens} holds rows of {longest} tokens."
             )
-        if self.serve.max_lora_rank < self.lora.rank:
-            raise InputError(
-                f"serve.max_lora_rank={self.serve.max_lora_rank} is below lora.rank={self.lora.rank}. Raise it to the rank at least."
-            )
+        rank = self.lora.largest_rank
+        if self.serve.max_lora_rank < rank:
+            key = "lora.rank" if rank == self.lora.rank else "a rank in lora.rank_pattern"
+            raise InputError(f"serve.max_lora_rank={self.serve.max_lora_rank} is below {key}={rank}. Raise it to the rank at least.")
 
     def _check_training(self) -> None:
         """Check what spans model, adapter, packing, backend and hardware."""

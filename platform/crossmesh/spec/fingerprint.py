@@ -4,12 +4,12 @@ Science holds nothing that only changes speed, and names no backend: two runs wi
 hardware. A trial's identity is science and system. The third record, provenance, is no part of it (`track/provenance.py`).
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from crossmesh.files import canonical_json, digest_text
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import LoraSpec
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class ScienceFacts:
     tokenizer_digest: str
     template_digest: str
     data_digest: str
-    modules: tuple[str, ...]
-    """Concrete Hugging Face names of the modules that carry LoRA; none where all weights are trained."""
+    lora: Mapping[str, Any]
+    """What LoRA is on which modules, and the digest of the adapter that training continues from; empty where all weights are trained."""
     step_rows: tuple[tuple[str, ...], ...]
     """Row ids of every optimizer step, in order."""
 
@@ -53,7 +53,7 @@ def science_record(spec: ExperimentSpec, facts: ScienceFacts) -> Record:
                 "loss_scope": "assistant",
             },
             "trained": "full" if spec.lora.full else "lora",
-            "lora": {} if spec.lora.full else _lora_science(spec.lora, facts.modules),
+            "lora": {} if spec.lora.full else {**facts.lora, "dropout": spec.lora.dropout, "seed": spec.lora.seed},
             "optimizer": {"name": "adamw", "schedule": "warmup_cosine", **optim},
             "precision": {
                 "compute": spec.model.dtype,
@@ -72,10 +72,6 @@ def _packing_science(spec: ExperimentSpec) -> Any:
     if spec.packing.mode != "stream":
         return "none"
     return {"mode": "stream", "length": spec.sequence_length, "window": spec.packing.window}
-
-
-def _lora_science(lora: LoraSpec, modules: tuple[str, ...]) -> dict[str, Any]:
-    return {"modules": sorted(modules), "rank": lora.rank, "alpha": lora.alpha, "dropout": lora.dropout, "seed": lora.seed}
 
 
 def system_record(spec: ExperimentSpec) -> Record:

@@ -3,10 +3,12 @@
 What spans several groups is checked by `ExperimentSpec`.
 """
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from crossmesh.errors import require, require_choice
+from crossmesh.errors import InputError, require, require_choice
 from crossmesh.hardware.catalogue import Slice, find_slice
 from crossmesh.hardware.devices import Cpu
 
@@ -104,7 +106,17 @@ class LoraSpec:
     dropout: float = 0.0
     targets: tuple[str, ...] = LORA_TARGETS
     """Projections by their logical names; expanded to concrete modules from one table (`models/targets.py`)."""
+    use_rslora: bool = False
+    """Rank-stabilised LoRA: alpha is divided by the root of the rank, not by the rank (https://arxiv.org/abs/2312.03732)."""
+    rank_pattern: dict[str, int] = field(default_factory=dict)
+    """Other ranks by module, as PEFT has them: `{q_proj: 8}`. A key is the end of a module's name, or a regular expression for it; the
+    first that fits counts."""
+    alpha_pattern: dict[str, float] = field(default_factory=dict)
+    """Other alphas by module, in the same way."""
     seed: int = 0
+    adapter: str = ""
+    """Continue from this adapter: a PEFT folder, `hf://owner/name[@revision]`, the id of an MLflow run or the identity of a trial. Its
+    ranks, alphas and modules count in place of those above; empty starts from `seed`."""
 
     def __post_init__(self) -> None:
         """Check numbers and target names."""
@@ -116,7 +128,30 @@ class LoraSpec:
         require(bool(self.targets), "lora.targets", list(self.targets), f"one or more of {', '.join(LORA_TARGETS)}")
         for target in self.targets:
             require_choice("lora.targets", target, LORA_TARGETS)
+        self._check_patterns()
         require(len(set(self.targets)) == len(self.targets), "lora.targets", list(self.targets), "each target once")
+
+    def _check_patterns(self) -> None:
+        """Check ranks and alphas by module, and that no adapter that has its own is given beside them."""
+        patterns: dict[str, Mapping[str, float]] = {"rank_pattern": self.rank_pattern, "alpha_pattern": self.alpha_pattern}
+        for key, pattern in patterns.items():
+            for expression, value in pattern.items():
+                require(value > 0, f"lora.{key}.{expression}", value, "a positive number")
+                try:
+                    re.compile(expression)
+                except re.error as error:
+                    raise InputError(
+                        f"lora.{key} has the key {expression!r}, which is no regular expression: {error}. Allowed: the end of a module's "
+                        "name, e.g. q_proj, or a regular expression for it."
+                    ) from error
+            require(not (pattern and self.full), f"lora.{key}", pattern, "nothing with lora.rank=0: it belongs to an adapter")
+            require(not (pattern and self.adapter), f"lora.{key}", pattern, "nothing with lora.adapter, which has its own")
+        require(not (self.adapter and self.full), "lora.adapter", self.adapter, "nothing with lora.rank=0, which trains all weights")
+
+    @property
+    def largest_rank(self) -> int:
+        """The largest rank of any module."""
+        return max(self.rank, *self.rank_pattern.values()) if self.rank_pattern else self.rank
 
     @property
     def full(self) -> bool:

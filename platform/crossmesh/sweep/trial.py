@@ -9,17 +9,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from crossmesh.adapters.continuing import Start, find_start, modules_of
+from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.cluster import call_worker
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.lengths import LengthStatistics
 from crossmesh.data.packing import plan_steps
 from crossmesh.data.sources import Dataset, load_rows
-from crossmesh.errors import CrossmeshError
+from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import locked, read_json, write_json
 from crossmesh.hardware.devices import Tpu
 from crossmesh.models.families import read_architecture
+from crossmesh.models.lora import LoraModule, largest_rank
 from crossmesh.models.placement import Placement, place
-from crossmesh.models.targets import expand_targets, hf_module_names
 from crossmesh.models.weights import ModelFolder, fetch_model
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.fingerprint import Record, ScienceFacts, science_record, system_record, trial_identity
@@ -47,6 +49,8 @@ class Prepared:
     dropped_empty: int
     placement: Placement
     """What the mesh holds more than once."""
+    start: Start | None = None
+    """The adapter that training continues from."""
 
     @property
     def identity(self) -> str:
@@ -86,10 +90,20 @@ def read_data(spec: ExperimentSpec, model: ModelFolder) -> Dataset:
     return load_rows(spec.data, ChatTokenizer(model.path), cache_folder(spec))
 
 
-def prepare(spec: ExperimentSpec, model: ModelFolder) -> Prepared:
-    """Work out the records of the trial that `spec` describes. Raises `InputError` for data, targets or a mesh that cannot be."""
+def prepare(spec: ExperimentSpec, model: ModelFolder, tracker: Tracker) -> Prepared:
+    """Work out the records of the trial that `spec` describes; `tracker` has the runs that `lora.adapter` may name.
+
+    Raises `InputError` for data, targets, an adapter to continue from or a mesh that cannot be.
+    """
     architecture = read_architecture(model.path)
-    placement = place(architecture, spec.mesh_shape, spec.backend_name, spec.model, spec.lora)
+    start = find_start(spec.lora, model, architecture, spec.storage, lambda: tracker)
+    modules = modules_of(spec.lora, start.folder if start else None, architecture)
+    if spec.serve.max_lora_rank < largest_rank(modules):
+        raise InputError(
+            f"serve.max_lora_rank={spec.serve.max_lora_rank} is below the rank {largest_rank(modules)} of lora.adapter="
+            f"{spec.lora.adapter!r}. Raise it to that at least."
+        )
+    placement = place(architecture, spec.mesh_shape, spec.backend_name, spec.model, modules)
     data = read_data(spec, model)
     plans = plan_steps([len(row.tokens) for row in data.rows], spec)
     facts = ScienceFacts(
@@ -97,10 +111,26 @@ def prepare(spec: ExperimentSpec, model: ModelFolder) -> Prepared:
         tokenizer_digest=model.tokenizer_digest,
         template_digest=model.template_digest,
         data_digest=data.digest,
-        modules=() if spec.lora.full else hf_module_names(expand_targets(architecture, spec.lora.targets)),
+        lora=_lora_record(modules, start) if modules else {},
         step_rows=tuple(tuple(data.rows[index].id for index in plan.rows) for plan in plans),
     )
-    return Prepared(model, science_record(spec, facts), system_record(spec), data.lengths, data.dropped_long, data.dropped_empty, placement)
+    return Prepared(
+        model, science_record(spec, facts), system_record(spec), data.lengths, data.dropped_long, data.dropped_empty, placement, start
+    )
+
+
+def _lora_record(modules: tuple[LoraModule, ...], start: Start | None) -> dict[str, Any]:
+    """What LoRA is on which modules, and the adapter that training continues from."""
+    config = AdapterConfig.of(modules, 0.0, "")
+    return {
+        "modules": list(config.modules),
+        "rank": config.rank,
+        "alpha": config.alpha,
+        "rank_stabilised": config.rslora,
+        "other_ranks": dict(config.ranks),
+        "other_alphas": dict(config.alphas),
+        "adapter": start.digest if start else "",
+    }
 
 
 def run_trial(
@@ -125,8 +155,8 @@ def run_trial(
             _forget(spec, prepared, folder)
         finished = tracker.find(prepared.identity)
         if finished and (folder / _RUN_FILE).is_file():
-            # With its result on disk `train` returns at once.
-            return _trial(prepared, folder, tracker, finished.run_id, train(spec, prepared.model, folder, on_event), skipped=True)
+            result = train(spec, prepared.model, folder, on_event, prepared.start)  # With its result on disk it returns at once.
+            return _trial(prepared, folder, tracker, finished.run_id, result, skipped=True)
         return _run(spec, prepared, tracker, folder, on_event, parent)
 
 
@@ -145,7 +175,7 @@ def _run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder: Pat
     status = "FAILED"
     try:
         with tracker.system_metrics(run_id):
-            result = train(spec, prepared.model, folder, _tracked(tracker, run_id, on_event))
+            result = train(spec, prepared.model, folder, _tracked(tracker, run_id, on_event), prepared.start)
         if result.data_digest != prepared.science.contents["data"]["digest"]:
             raise CrossmeshError(
                 f"The data changed while {spec.name!r} was training: {spec.data.source} is not what the trial's records say. "

@@ -7,6 +7,7 @@ the driver's request to stop. All of it lies under `storage.root`, which driver 
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from crossmesh.adapters.continuing import Start
 from crossmesh.files import canonical_json, digest_text
 from crossmesh.models.weights import ModelFolder
 from crossmesh.spec.experiment import ExperimentSpec
@@ -21,6 +22,8 @@ class Assignment:
     run_folder: Path
     attempt: Path
     """Folder of this attempt."""
+    start: Start | None = None
+    """The adapter that training continues from; None: the seed's initial values."""
 
     @property
     def events(self) -> Path:
@@ -86,7 +89,7 @@ class Assignment:
             "model": [model.weights_digest, model.tokenizer_digest, model.template_digest, spec.model.dtype, spec.model.quantization],
             "data": [spec.data.max_length, spec.data.seed],
             "packing": [spec.packing.mode, spec.sequence_length, spec.packing.window if spec.packing.mode == "stream" else 0],
-            "lora": "full" if spec.lora.full else asdict(spec.lora),
+            "lora": "full" if spec.lora.full else {**asdict(spec.lora), "adapter": self.start.digest if self.start else ""},
             "optim": {**asdict(spec.optim), "warmup_steps": spec.optim.warmup},
             "batch": [spec.batch.size, spec.micro_batch],
             "mesh": asdict(spec.mesh_shape),

@@ -38,10 +38,14 @@ class TrainingSetup:
     """Kernel, `auto` resolved (`ExperimentSpec.attention`)."""
     cache: Path
     """Folder for compiled programs."""
+    start: Path | None = None
+    """Folder of the PEFT adapter that training continues from; None starts from the seed."""
 
     @classmethod
-    def of(cls, spec: ExperimentSpec, model_folder: Path, cache: Path) -> "TrainingSetup":
-        """What a backend needs of `spec`."""
+    def of(cls, spec: ExperimentSpec, model_folder: Path, cache: Path, start: Path | None = None) -> "TrainingSetup":
+        """What a backend needs of `spec`; `start` is the folder of `lora.adapter`."""
+        if bool(spec.lora.adapter) != (start is not None):
+            raise ValueError(f"lora.adapter={spec.lora.adapter!r}, but the adapter to start from is {start}")
         return cls(
             model=spec.model,
             model_folder=model_folder,
@@ -52,6 +56,7 @@ class TrainingSetup:
             remat=spec.backend.remat,
             attention=spec.attention,
             cache=cache,
+            start=start,
         )
 
 
@@ -73,7 +78,7 @@ class Backend(Protocol):
     """Of this process; 0 leads. Set by `init`."""
 
     def init(self, setup: TrainingSetup) -> None:
-        """Load the base, put the seed's initial LoRA values in, make the optimizer."""
+        """Load the base, put in the LoRA values to start from, make the optimizer."""
         ...
 
     def step(self, batch: PackedBatch) -> StepMetrics:

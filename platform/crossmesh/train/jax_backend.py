@@ -17,8 +17,8 @@ import optax
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
+from crossmesh.adapters.continuing import first_values, modules_of
 from crossmesh.adapters.convert import to_peft, to_qwix
-from crossmesh.adapters.initial import LoraShape, initial_lora
 from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import CrossmeshError
 from crossmesh.hardware.mesh import BATCH_AXES
@@ -26,8 +26,9 @@ from crossmesh.models import tunix_jax
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import read_architecture
 from crossmesh.models.layers_jax import Settings
+from crossmesh.models.lora import LoraModule, targets_of
 from crossmesh.models.probe import probe
-from crossmesh.models.targets import Target, all_weights, expand_targets
+from crossmesh.models.targets import all_weights
 from crossmesh.train.backend import FloatArray, Saving, StepMetrics, TrainingSetup
 from crossmesh.train.checkpoint_jax import StateFiles
 from crossmesh.train.loss_jax import LossHead
@@ -40,7 +41,7 @@ _LOSS_ROWS_ACCELERATOR = 1024
 _log = logging.getLogger(__name__)
 
 
-def program_of(setup: TrainingSetup, architecture: Architecture, targets: tuple[Target, ...], mesh: Any) -> Program:
+def program_of(setup: TrainingSetup, architecture: Architecture, modules: tuple[LoraModule, ...], mesh: Any) -> Program:
     """What the step of `setup` is compiled for; a planner compiles the same without arrays."""
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     attention = setup.attention
@@ -48,7 +49,7 @@ def program_of(setup: TrainingSetup, architecture: Architecture, targets: tuple[
         _log.warning("attention=splash runs on TPUs only; this emulated one computes with plain attention.")
         attention = "plain"
     settings = Settings(setup.model.dtype, setup.remat, attention, setup.model.quantization)
-    structure = tunix_jax.build(architecture, settings, setup.lora, targets)
+    structure = tunix_jax.build(architecture, settings, setup.lora, modules)
     head = LossHead(
         mesh=mesh,
         cap=architecture.logit_softcap,
@@ -71,14 +72,15 @@ class JaxBackend:
     """Implements `train.backend.Backend` on JAX; one instance trains one model."""
 
     def init(self, setup: TrainingSetup) -> None:
-        """Load the base and check its logits, put the seed's initial LoRA values in, make the optimizer. The first step compiles."""
+        """Load the base and check its logits, put in the LoRA values to start from, make the optimizer. The first step compiles."""
         _configure(setup)
         self._setup = setup
         self.rank = jax.process_index()
         self._architecture = architecture = read_architecture(setup.model_folder)
         self._mesh = tunix_jax.device_mesh(setup.mesh)
-        self._targets: tuple[Target, ...] = () if setup.lora.full else expand_targets(architecture, setup.lora.targets)
-        self._program = program_of(setup, architecture, self._targets, self._mesh)
+        self._modules = modules_of(setup.lora, setup.start, architecture)
+        self._targets = targets_of(self._modules)
+        self._program = program_of(setup, architecture, self._modules, self._mesh)
         structure = self._program.structure
         probe(setup.model_folder, architecture, setup.model.dtype, setup.cache / "probes", self._base_logits, self.agree)
         weights, self._frozen = tunix_jax.load_weights(structure, setup.model_folder, self._mesh)
@@ -141,8 +143,7 @@ class JaxBackend:
             return np.asarray(compute(base, tokens, positions, np.ones_like(tokens)))
 
     def _initial_adapter(self) -> Any:
-        shapes = [LoraShape(target.hf, target.in_features, target.out_features) for target in self._targets]
-        initial = initial_lora(shapes, self._setup.lora.rank, self._setup.lora.seed)
+        initial = first_values(self._setup.lora, self._setup.start, self._modules)
         return tunix_jax.put_trained(self._program.structure, to_qwix(initial, self._targets), self._mesh)
 
     def _no_moments(self, places: Any) -> optax.ScaleByAdamState:
@@ -171,7 +172,7 @@ class JaxBackend:
         measured = program
         if program.dropout:
             lora = replace(self._setup.lora, dropout=0.0)
-            plain = tunix_jax.build(self._architecture, program.structure.settings, lora, self._targets)
+            plain = tunix_jax.build(self._architecture, program.structure.settings, lora, self._modules)
             measured = replace(program, structure=plain, dropout=False)
         scalar = NamedSharding(self._mesh, PartitionSpec())
         self._take_step = jax.jit(

@@ -9,6 +9,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from crossmesh.adapters.continuing import Start
 from crossmesh.cluster import ray_session, require_chips
 from crossmesh.environments import environment
 from crossmesh.errors import CrossmeshError, InputError
@@ -77,7 +78,7 @@ class TrainResult:
         return sum(event.loss_tokens for event in self.history)
 
 
-def train(spec: ExperimentSpec, model: ModelFolder, run_folder: Path, on_event: OnEvent) -> TrainResult:
+def train(spec: ExperimentSpec, model: ModelFolder, run_folder: Path, on_event: OnEvent, start: Start | None = None) -> TrainResult:
     """Fine-tune one adapter as `spec` says and return it with its history.
 
     Opens a Ray session unless one is open. Ctrl-C (and, in a session, SIGTERM) asks the worker to stop at the next step, which writes
@@ -88,12 +89,13 @@ def train(spec: ExperimentSpec, model: ModelFolder, run_folder: Path, on_event: 
         model: the base, made local.
         run_folder: absolute; one for each trial, and the place where an interrupted run continues.
         on_event: hears of stages, steps and checkpoints, in this process. Steps of earlier attempts are told again.
+        start: what `lora.adapter` names (`adapters/continuing.py`).
 
     Raises:
         InputError: bad data, hardware that the backend does not run on, or a run folder of another trial.
         CrossmeshError: the training diverged, or its workers failed and `retry` allows no further attempt; the message names the log.
     """
-    assignment = _new_attempt(spec, model, run_folder)
+    assignment = _new_attempt(spec, model, run_folder, start)
     if done := _finished(assignment, on_event):
         return done
     check_trainable(spec)
@@ -110,14 +112,14 @@ def train(spec: ExperimentSpec, model: ModelFolder, run_folder: Path, on_event: 
                 break
             left = again
             on_event(WarningEvent(retry_text(attempt.ending, attempt.failure, left)))
-            assignment = _new_attempt(spec, model, run_folder)
+            assignment = _new_attempt(spec, model, run_folder, start)
     attempt.raise_failure()
     raise CrossmeshError(f"Training ended without a result. Ray's files of the attempt are in {assignment.attempt}; run again to continue.")
 
 
-def _new_attempt(spec: ExperimentSpec, model: ModelFolder, run_folder: Path) -> Assignment:
+def _new_attempt(spec: ExperimentSpec, model: ModelFolder, run_folder: Path, start: Start | None) -> Assignment:
     name = f"{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:6]}"
-    return Assignment(spec, model, run_folder, run_folder / "attempts" / name)
+    return Assignment(spec, model, run_folder, run_folder / "attempts" / name, start)
 
 
 def check_trainable(spec: ExperimentSpec) -> None:

@@ -14,14 +14,17 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from crossmesh.adapters.initial import PEFT_PREFIX, LoraShape, initial_lora
+from crossmesh.adapters.continuing import first_values, modules_of
+from crossmesh.adapters.initial import PEFT_PREFIX, FloatArray
+from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.attention_torch import check_kernel
 from crossmesh.models.hf_torch import DTYPES, ModelInputs, Slices, empty_base, fill, hidden_states, output_weight, quantized_base
+from crossmesh.models.lora import LoraModule, largest_rank
 from crossmesh.models.placement import place
 from crossmesh.models.quantization import check_torch_quantization
-from crossmesh.models.targets import all_weights, expand_targets, hf_module_names
+from crossmesh.models.targets import all_weights
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.loss_torch import summed_nll
 from crossmesh.train.ranks_torch import Part, Ranks
@@ -88,11 +91,11 @@ def check_setup(setup: TrainingSetup, architecture: Architecture, device: str) -
             f"model.quantization={setup.model.quantization} needs the package bitsandbytes in the training environment. "
             "Install it there, or set none."
         )
-    return place(architecture, setup.mesh, "torch", setup.model, setup.lora).message
+    return place(architecture, setup.mesh, "torch", setup.model, modules_of(setup.lora, setup.start, architecture)).message
 
 
 def build(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> tuple[nn.Module, dict[str, Trained]]:
-    """Return the model on this rank's device, holding base weights and the seed's initial LoRA values, and what of it is trained."""
+    """Return the model on this rank's device, holding base weights and the LoRA values to start from, and what of it is trained."""
     dtype = torch.float32 if setup.lora.full else DTYPES[setup.model.dtype]
     quantized = setup.model.quantization != "none"
     if quantized:
@@ -101,10 +104,11 @@ def build(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> tup
         base = empty_base(setup.model_folder, architecture, dtype, setup.attention)
     if setup.lora.full:
         base.requires_grad_(True)
-    else:
-        _adapt(base, setup, architecture)
+    modules = modules_of(setup.lora, setup.start, architecture)
+    if modules:
+        _adapt(base, setup, modules)
     layers = base.get_submodule(f"{architecture.prefix}layers")
-    _rematerialize(layers, setup.remat, bool(setup.lora.dropout), setup.lora.rank)
+    _rematerialize(layers, setup.remat, bool(setup.lora.dropout), largest_rank(modules))
     apply_tensor_parallel(base, architecture, ranks)
     axes = {_export_name(name): tp_axis(parameter) for name, parameter in base.named_parameters()}
     model = LossModel(base, architecture, ranks)
@@ -115,20 +119,16 @@ def build(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> tup
         for name, parameter in ((_export_name(name), parameter) for name, parameter in base.named_parameters())
     }
     trained = {name: one for name, one in sorted(held.items()) if one.parameter.requires_grad}
-    _fill(setup, architecture, base, {} if quantized else held, trained)
+    _fill_base(setup, architecture, base, {} if quantized else held)
+    if modules:
+        _fill_adapter(first_values(setup.lora, setup.start, modules), trained)
     return model, trained
 
 
-def _adapt(base: Any, setup: TrainingSetup, architecture: Architecture) -> None:
+def _adapt(base: Any, setup: TrainingSetup, modules: tuple[LoraModule, ...]) -> None:
     """Put PEFT's LoRA layers into `base`; float32 whatever the base's precision."""
-    config = LoraConfig(
-        task_type="CAUSAL_LM",
-        r=setup.lora.rank,
-        lora_alpha=setup.lora.alpha,
-        lora_dropout=setup.lora.dropout,
-        target_modules=list(hf_module_names(expand_targets(architecture, setup.lora.targets))),
-        bias="none",
-    )
+    settings = AdapterConfig.of(modules, setup.lora.dropout, setup.model.weights).json()
+    config = LoraConfig(**{key: value for key, value in settings.items() if key not in ("peft_type", "inference_mode")})
     # A quantized base is there already: then LoRA parameters get memory at once.
     get_peft_model(base, config, autocast_adapter_dtype=True, low_cpu_mem_usage=setup.model.quantization == "none")
 
@@ -173,20 +173,20 @@ def checkpoint_buffers(base: Any, architecture: Architecture) -> dict[str, Tenso
     return {name: buffer for name, buffer in base.named_buffers() if name in stored}
 
 
-def _fill(setup: TrainingSetup, architecture: Architecture, base: Any, held: Mapping[str, Trained], trained: Mapping[str, Trained]) -> None:
-    """Read this rank's parts of the base weights in `held`, and draw the initial values of LoRA arrays."""
+def _fill_base(setup: TrainingSetup, architecture: Architecture, base: Any, held: Mapping[str, Trained]) -> None:
+    """Read this rank's parts of the base weights in `held`, and the checkpoint's buffers; nothing where `held` is empty."""
     if held:
         targets: dict[str, tuple[Tensor, Slices]] = {
             name: (buffer, (slice(None),) * buffer.dim()) for name, buffer in checkpoint_buffers(base, architecture).items()
         }
         targets |= {name: (local(one.parameter), one.part.slices) for name, one in held.items() if not name.startswith(PEFT_PREFIX)}
         fill(targets, setup.model_folder)
-    if setup.lora.full:
-        return
-    shapes = [LoraShape(target.hf, target.in_features, target.out_features) for target in expand_targets(architecture, setup.lora.targets)]
-    initial = initial_lora(shapes, setup.lora.rank, setup.lora.seed)
-    if initial.keys() != trained.keys():
-        raise AssertionError(f"PEFT adapted other modules: {sorted(initial.keys() ^ trained.keys())[:4]}")
+
+
+def _fill_adapter(values: Mapping[str, FloatArray], trained: Mapping[str, Trained]) -> None:
+    """Copy this rank's parts of the adapter's `values`."""
+    if values.keys() != trained.keys():
+        raise AssertionError(f"PEFT adapted other modules: {sorted(values.keys() ^ trained.keys())[:4]}")
     with torch.no_grad():
         for name, one in trained.items():
-            local(one.parameter).copy_(torch.from_numpy(initial[name][one.part.slices]))
+            local(one.parameter).copy_(torch.tensor(values[name][one.part.slices]))  # What was read cannot be written to.

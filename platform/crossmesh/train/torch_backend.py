@@ -38,7 +38,7 @@ class TorchBackend:
     """`Backend` on one device a process: its GPU where there is one, otherwise the CPU."""
 
     def init(self, setup: TrainingSetup) -> None:
-        """Take this rank's place, load its part of the base, put the seed's initial LoRA values in, make the optimizer."""
+        """Take this rank's place, load its part of the base, put in the LoRA values to start from, make the optimizer."""
         self._setup = setup
         self._architecture = read_architecture(setup.model_folder)
         replicated = check_setup(setup, self._architecture, "cuda" if torch.cuda.is_available() else "cpu")

@@ -3,9 +3,10 @@
 import shutil
 from collections.abc import Mapping
 
-from crossmesh.adapters.peft_format import adapter_digest, write_adapter
+from crossmesh.adapters.continuing import modules_of
+from crossmesh.adapters.peft_config import AdapterConfig
+from crossmesh.adapters.peft_format import adapter_digest, store_adapter
 from crossmesh.models.families import read_architecture
-from crossmesh.models.targets import expand_targets, hf_module_names
 from crossmesh.models.whole import model_digest, write_model
 from crossmesh.train.assignment import Assignment
 from crossmesh.train.backend import FloatArray
@@ -17,16 +18,9 @@ def write_trained(assignment: Assignment, arrays: Mapping[str, FloatArray]) -> s
     shutil.rmtree(folder, ignore_errors=True)  # Without a result, what lies there is of an attempt that did not end.
     if spec.lora.full:
         return write_model(folder, arrays, base, spec.model.dtype)
-    return write_adapter(
-        folder,
-        arrays,
-        rank=spec.lora.rank,
-        alpha=spec.lora.alpha,
-        dropout=spec.lora.dropout,
-        base_model=spec.model.weights,
-        modules=hf_module_names(expand_targets(read_architecture(base), spec.lora.targets)),
-        base_digest=assignment.model.weights_digest,
-    )
+    modules = modules_of(spec.lora, assignment.start.folder if assignment.start else None, read_architecture(base))
+    config = AdapterConfig.of(modules, spec.lora.dropout, spec.model.weights)
+    return store_adapter(folder, arrays, config, assignment.model.weights_digest)
 
 
 def trained_digest(assignment: Assignment) -> str:

@@ -76,7 +76,8 @@ def _train(assignment: Assignment, rank: int, stream: TextIO, interruption: Call
 
     if leads():
         assignment.diverged.unlink(missing_ok=True)
-    setup = TrainingSetup.of(spec, model.path, assignment.cache / "compiled")
+    start = assignment.start.folder if assignment.start else None
+    setup = TrainingSetup.of(spec, model.path, assignment.cache / "compiled", start)
     plan = Plan(spec.optim.steps, spec.checkpoint.every_steps, assignment.diverged, spec.checkpoint.every_minutes)
     done = run(backend, setup, batch_of, plan, _checkpoints(assignment, data.digest), emit, interruption)
     if done.ended == "finished":

@@ -26,7 +26,8 @@ def outside_share(spec: ExperimentSpec, backend: str, weights: str, steps: int, 
     own = replace(_spec(backend, weights, steps), storage=StorageSpec(str(folder)), tracking=replace(spec.tracking, uri=""))
     model = fetch(replace(own, storage=spec.storage))
     clock = _Clock(stage)
-    trial = run_trial(own, prepare(own, model), Tracker(own.tracking, own.storage), clock.hear)
+    tracker = Tracker(own.tracking, own.storage)
+    trial = run_trial(own, prepare(own, model, tracker), tracker, clock.hear)
     ended = time.perf_counter()
     later = [event for event in trial.result.history if not event.first]
     building = _building_s(own, model.path, len(later))

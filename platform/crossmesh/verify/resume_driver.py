@@ -32,7 +32,7 @@ def main(folder: Path) -> None:
         tracker = Tracker(spec.tracking, spec.storage)
         with ray_session(spec.storage) as session:
             say(session=str(session.folder) if session.folder else None)
-            trial = run_trial(spec, prepare(spec, fetch(spec)), tracker, lambda event: say(event=to_json(event)))
+            trial = run_trial(spec, prepare(spec, fetch(spec), tracker), tracker, lambda event: say(event=to_json(event)))
         keys = [key for key in tracker.run(trial.run_id).metrics if key.startswith(_METRICS)]
         history = trial.result.history
         say(

@@ -14,11 +14,11 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
-from crossmesh.adapters.initial import LoraShape, initial_lora
+from crossmesh.adapters.initial import initial_lora
 from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import InputError
 from crossmesh.models.families import read_architecture
-from crossmesh.models.targets import expand_targets
+from crossmesh.models.lora import lora_modules
 from crossmesh.spec.training import LoraSpec
 from crossmesh.verify.differences import loss_differences
 from crossmesh.verify.measure import Progress, ratio
@@ -76,11 +76,10 @@ class _Turns(TrainerCallback):
 def _adapted(folder: Path, lora: LoraSpec) -> Any:
     """The model with PEFT's LoRA, holding the initial values that ours starts from."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
-    targets = expand_targets(read_architecture(folder), lora.targets)
-    config = LoraConfig(task_type="CAUSAL_LM", r=lora.rank, lora_alpha=lora.alpha, target_modules=[target.hf for target in targets])
+    modules = lora_modules(lora, read_architecture(folder))
+    config = LoraConfig(task_type="CAUSAL_LM", r=lora.rank, lora_alpha=lora.alpha, target_modules=[one.target.hf for one in modules])
     adapted = get_peft_model(model, config)
-    shapes = [LoraShape(target.hf, target.in_features, target.out_features) for target in targets]
-    initial = initial_lora(shapes, lora.rank, lora.seed)
+    initial = initial_lora(modules, lora.seed)
     with torch.no_grad():
         for name, parameter in adapted.named_parameters():
             if parameter.requires_grad:

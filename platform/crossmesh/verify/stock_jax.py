@@ -21,13 +21,14 @@ from tunix.sft import utils
 from tunix.sft.peft_trainer import PeftTrainer, TrainingConfig, _default_loss_fn
 
 from crossmesh.adapters.convert import to_peft, to_qwix
-from crossmesh.adapters.initial import LoraShape, initial_lora
+from crossmesh.adapters.initial import initial_lora
 from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import read_architecture
 from crossmesh.models.llama_jax import llama_config
-from crossmesh.models.targets import Target, all_weights, expand_targets
+from crossmesh.models.lora import lora_modules, targets_of
+from crossmesh.models.targets import all_weights
 from crossmesh.spec.training import LoraSpec
 
 _THETA = 1_000_000.0
@@ -43,13 +44,13 @@ class StockModel:
     def __init__(self, folder: Path, lora: LoraSpec, *, remat: bool) -> None:
         """`remat` computes every decoder layer again in the backward pass. `InputError` for a model that Tunix gets wrong."""
         architecture = read_architecture(folder)
-        self._targets: tuple[Target, ...] = expand_targets(architecture, lora.targets)
+        modules = lora_modules(lora, architecture)
+        self._targets = targets_of(modules)
         model = llama3.Llama3(_config(architecture, remat), rngs=nnx.Rngs(0))
         _overwrite(model, nnx.Param, {weight.tunix_path: array for weight, array in _weights(folder, architecture)})
         provider = qwix.LoraProvider(module_path=_MODULES, rank=lora.rank, alpha=lora.alpha)
         self.model = qwix.apply_lora_to_model(model, provider, rngs=nnx.Rngs(0), **model.get_model_input())
-        shapes = [LoraShape(target.hf, target.in_features, target.out_features) for target in self._targets]
-        _overwrite(self.model, nnx.LoRAParam, to_qwix(initial_lora(shapes, lora.rank, lora.seed), self._targets))
+        _overwrite(self.model, nnx.LoRAParam, to_qwix(initial_lora(modules, lora.seed), self._targets))
 
     def adapter(self) -> FloatArrays:
         """The LoRA arrays by PEFT name."""

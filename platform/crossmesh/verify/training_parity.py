@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from crossmesh.adapters.initial import LoraShape, initial_lora
+from crossmesh.adapters.initial import initial_lora
 from crossmesh.adapters.peft_format import read_adapter
 from crossmesh.cluster import ray_session
 from crossmesh.console import Console
 from crossmesh.errors import require
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import read_architecture
-from crossmesh.models.targets import expand_targets
+from crossmesh.models.lora import lora_modules, targets_of
 from crossmesh.models.weights import ModelFolder
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.training import ATTENTIONS, AUTO, BACKENDS, BackendSpec, ModelSpec
@@ -48,6 +48,7 @@ def verify_training_parity(spec: ExperimentSpec, folder: Path, console: Console)
     """
     require(not spec.lora.dropout, "lora.dropout", spec.lora.dropout, "0 in this check: each framework draws masks of its own")
     require(not spec.lora.full, "lora.rank", spec.lora.rank, "a positive rank in this check: it compares adapters")
+    require(not spec.lora.adapter, "lora.adapter", spec.lora.adapter, "nothing in this check: both backends start from the seed")
     for backend in BACKENDS:
         check_trainable(on_backend(spec, backend))
     limits: list[Limit] = []
@@ -72,10 +73,9 @@ def on_backend(spec: ExperimentSpec, backend: str) -> ExperimentSpec:
 def compare(spec: ExperimentSpec, architecture: Architecture, runs: dict[str, TrainResult]) -> tuple[list[Limit], dict[str, Any]]:
     """Limits and figures of one model, from its finished run on each backend."""
     adapters: dict[str, Arrays] = {backend: read_adapter(run.adapter_folder)[0] for backend, run in runs.items()}
-    targets = expand_targets(architecture, spec.lora.targets)
-    shapes = [LoraShape(target.hf, target.in_features, target.out_features) for target in targets]
-    initial = initial_lora(shapes, spec.lora.rank, spec.lora.seed)
-    kinds = layer_kinds(targets, [layer.attention for layer in architecture.layers])
+    lora = lora_modules(spec.lora, architecture)
+    initial = initial_lora(lora, spec.lora.seed)
+    kinds = layer_kinds(targets_of(lora), [layer.attention for layer in architecture.layers])
     modules = {backend: trained_modules(adapter) for backend, adapter in adapters.items()}
     apart = module_difference(modules["jax"], modules["torch"], kinds)
     losses = {backend: [loss for _, loss in run.losses] for backend, run in runs.items()}

@@ -11,10 +11,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from checkpoint_folders import write_peft
-from crossmesh.adapters.initial import FloatArray, LoraShape, lora_names
+from crossmesh.adapters.initial import FloatArray, lora_names
 from crossmesh.adapters.peft_format import (
     adapter_digest,
-    check_fits,
+    check_modules,
     open_adapter,
     read_adapter,
     serving_form,
@@ -198,8 +198,7 @@ def test_damage_and_foreign_arrays_are_named(tmp_path: Path, arrays: dict[str, F
 
 
 def test_half_precision_adapters_are_read_as_float32(tmp_path: Path) -> None:
-    shape = LoraShape("model.layers.0.mlp.up_proj", 8, 6)
-    name_a, name_b = lora_names(shape.hf)
+    name_a, name_b = lora_names("model.layers.0.mlp.up_proj")
     write(tmp_path / "a", {name_a: np.full((4, 8), 0.5, np.float32), name_b: np.full((6, 4), 0.25, np.float32)})
     path = tmp_path / "a" / "adapter_model.safetensors"
     save_file({name: array.astype(ml_dtypes.bfloat16) for name, array in load_file(path).items()}, path)
@@ -230,15 +229,15 @@ def test_the_serving_form_adds_v_where_k_is_also_v(tmp_path: Path, arrays: dict[
 def test_an_adapter_of_another_base_is_refused_by_module_and_by_size(
     tmp_path: Path, arrays: dict[str, FloatArray], architecture: Architecture
 ) -> None:
-    check_fits(arrays, architecture, "mine")
-    llama = parse_architecture(architecture_config("tiny_llama"), "tiny_llama")
-    with pytest.raises(InputError, match=r"mine adapts model\.layers\..*another base"):
-        check_fits(arrays, llama, "mine")
-    name_a, name_b = lora_names("model.layers.0.self_attn.q_proj")
-    narrow = {name_a: arrays[name_a][:, :-1], name_b: arrays[name_b]}
-    with pytest.raises(InputError, match=r"q_proj with 127 inputs and 256 .* in this model it has 128 and 256"):
-        check_fits(narrow, architecture, "mine")
     write(tmp_path / "a", arrays)
+    check_modules(open_adapter(tmp_path / "a"), architecture)
+    llama = parse_architecture(architecture_config("tiny_llama"), "tiny_llama")
+    with pytest.raises(InputError, match=r"/a adapts model\.layers\..*another base"):
+        check_modules(open_adapter(tmp_path / "a"), llama)
+    name_a, name_b = lora_names("model.layers.0.self_attn.q_proj")
+    write(tmp_path / "narrow", {name_a: arrays[name_a][:, :-1], name_b: arrays[name_b]}, modules=["model.layers.0.self_attn.q_proj"])
+    with pytest.raises(InputError, match=r"q_proj with 127 inputs and 256 .* in this model it has 128 and 256"):
+        check_modules(open_adapter(tmp_path / "narrow"), architecture)
     with pytest.raises(InputError, match="another base"):
         write_serving_adapter(tmp_path / "a", tmp_path / "serve", llama)
     assert not (tmp_path / "serve").exists()

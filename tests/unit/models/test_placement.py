@@ -11,12 +11,12 @@ from crossmesh.files import read_json
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import parse_architecture
+from crossmesh.models.lora import lora_modules
 from crossmesh.models.placement import lora_axes, nf4_tile, place, weight_axes
 from crossmesh.models.targets import all_weights, projections
 from crossmesh.spec.training import LoraSpec, ModelSpec
 
 MODEL = ModelSpec(family="gemma4", dtype="bfloat16")
-LORA = LoraSpec(rank=64)
 
 
 def architecture_of(name: str) -> Architecture:
@@ -38,21 +38,21 @@ def gemma4_31b() -> Architecture:
 )
 def test_gemma_4_31b_does_not_train_on_eight_tp_ranks(gemma4_31b: Architecture, backend: str, said: str) -> None:
     with pytest.raises(InputError) as error:
-        place(gemma4_31b, MeshShape(1, 1, 8), backend, MODEL, LORA)
+        place(gemma4_31b, MeshShape(1, 1, 8), backend, MODEL, lora_modules(LoraSpec(rank=64), gemma4_31b))
     assert str(error.value) == said
-    place(gemma4_31b, MeshShape(1, 2, 4), backend, MODEL, LORA)
+    place(gemma4_31b, MeshShape(1, 2, 4), backend, MODEL, lora_modules(LoraSpec(rank=64), gemma4_31b))
 
 
 def test_fsdp_divides_evenly_on_jax_only(gemma4_31b: Architecture) -> None:
     with pytest.raises(
         InputError, match=r"embedder.input_embedding axis 1 has size 5376, fsdp=10. Allowed: fsdp one of 1, 2, 3, 4, 6, 7, 8."
     ):
-        place(gemma4_31b, MeshShape(1, 10, 1), "jax", MODEL, LORA)
-    place(gemma4_31b, MeshShape(1, 10, 1), "torch", MODEL, LORA)
+        place(gemma4_31b, MeshShape(1, 10, 1), "jax", MODEL, lora_modules(LoraSpec(rank=64), gemma4_31b))
+    place(gemma4_31b, MeshShape(1, 10, 1), "torch", MODEL, lora_modules(LoraSpec(rank=64), gemma4_31b))
 
 
 def test_the_base_of_gemma_4_31b_is_split_and_its_adapter_says_what_it_costs(gemma4_31b: Architecture) -> None:
-    placement = place(gemma4_31b, MeshShape(1, 2, 4), "jax", MODEL, LORA)
+    placement = place(gemma4_31b, MeshShape(1, 2, 4), "jax", MODEL, lora_modules(LoraSpec(rank=64), gemma4_31b))
     assert all("lora" in one.name for one in placement.large)
     costs = {one.name: one for one in placement.large}
     # A [5376, 64] of q in 60 layers, split over fsdp=2, held by all 4 tp ranks: value and two moments in float32.
@@ -67,12 +67,12 @@ def test_the_base_of_gemma_4_31b_is_split_and_its_adapter_says_what_it_costs(gem
 
 
 def test_one_device_replicates_nothing(gemma4_31b: Architecture) -> None:
-    placement = place(gemma4_31b, MeshShape(1, 1, 1), "jax", MODEL, LORA)
+    placement = place(gemma4_31b, MeshShape(1, 1, 1), "jax", MODEL, lora_modules(LoraSpec(rank=64), gemma4_31b))
     assert (placement.large, placement.small_bytes, placement.message) == ((), 0, "")
 
 
 def test_full_fine_tuning_has_no_adapter_and_float32_state() -> None:
-    placement = place(architecture_of("tiny_llama"), MeshShape(1, 1, 4), "torch", ModelSpec(), LoraSpec(rank=0))
+    placement = place(architecture_of("tiny_llama"), MeshShape(1, 1, 4), "torch", ModelSpec(), ())
     assert placement.small_bytes == (4 * 2 * 128 + 128) * 12 * 3 // 4  # the norms, over tp
 
 
@@ -106,5 +106,5 @@ def test_four_bit_tiles_lie_on_an_axis_that_they_divide() -> None:
 def test_a_planner_can_ask_often(gemma4_31b: Architecture) -> None:
     start = time.perf_counter()
     for _ in range(200):
-        place(gemma4_31b, MeshShape(1, 2, 4), "jax", MODEL, LORA)
+        place(gemma4_31b, MeshShape(1, 2, 4), "jax", MODEL, lora_modules(LoraSpec(rank=64), gemma4_31b))
     assert time.perf_counter() - start < 2  # ten thousand in seconds

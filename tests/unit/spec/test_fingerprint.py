@@ -19,7 +19,7 @@ from crossmesh.spec.training import (
     RetrySpec,
 )
 
-FACTS = ScienceFacts("w", "t", "c", "d", ("model.layers.0.self_attn.q_proj",), (("a", "b"), ("c", "d")))
+FACTS = ScienceFacts("w", "t", "c", "d", {"modules": ["model.layers.0.self_attn.q_proj"], "rank": 16}, (("a", "b"), ("c", "d")))
 SPEC = ExperimentSpec()
 
 
@@ -44,8 +44,8 @@ def test_science_ignores_what_only_changes_speed(same):
 @pytest.mark.parametrize(
     "other",
     [
-        replace(SPEC, lora=LoraSpec(rank=8)),
         replace(SPEC, lora=LoraSpec(seed=1)),
+        replace(SPEC, lora=LoraSpec(dropout=0.1)),
         replace(SPEC, optim=OptimSpec(learning_rate=2e-3)),
         replace(SPEC, lora=LoraSpec(rank=0)),
         replace(SPEC, model=ModelSpec(dtype="bfloat16")),
@@ -57,9 +57,10 @@ def test_science_changes_with_what_is_learnt(other):
     assert science_record(other, FACTS).digest != science_record(SPEC, FACTS).digest
 
 
-@pytest.mark.parametrize("field", ["weights_digest", "tokenizer_digest", "template_digest", "data_digest", "modules", "step_rows"])
+@pytest.mark.parametrize("field", ["weights_digest", "tokenizer_digest", "template_digest", "data_digest", "lora", "step_rows"])
 def test_science_holds_every_fact(field):
-    other = replace(FACTS, **{field: (("c", "d"), ("a", "b")) if field == "step_rows" else ("x",) if field == "modules" else "x"})
+    others = {"step_rows": (("c", "d"), ("a", "b")), "lora": {**FACTS.lora, "rank": 8}}
+    other = replace(FACTS, **{field: others.get(field, "x")})
     assert science_record(SPEC, other).digest != science_record(SPEC, FACTS).digest
 
 

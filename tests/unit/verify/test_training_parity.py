@@ -6,12 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossmesh.adapters.initial import LoraShape, initial_lora
+from crossmesh.adapters.initial import initial_lora
 from crossmesh.adapters.peft_format import write_adapter
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import parse_architecture
+from crossmesh.models.lora import lora_modules
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.targets import expand_targets, hf_module_names
 from crossmesh.spec.experiment import ExperimentSpec
@@ -30,8 +31,7 @@ def architecture() -> Architecture:
 
 def run(folder: Path, architecture: Architecture, losses=(3.0, 2.0), targets=("q", "k", "v"), noise=0.0, still=False) -> TrainResult:
     expanded = expand_targets(architecture, targets)
-    shapes = [LoraShape(target.hf, target.in_features, target.out_features) for target in expanded]
-    arrays = initial_lora(shapes, 2, 0)
+    arrays = initial_lora(lora_modules(LoraSpec(rank=2, targets=targets), architecture), 0)
     if not still:
         random = np.random.default_rng(0)
         arrays = {name: array + 0.05 * random.standard_normal(array.shape).astype(np.float32) for name, array in arrays.items()}

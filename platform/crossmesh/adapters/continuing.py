@@ -1,0 +1,104 @@
+"""What a training run starts from: the seed's initial values, or an adapter that training continues from.
+
+The driver finds such an adapter, holds it against the base and keeps it under `storage.root`, so that workers have it and nothing that
+happens to its origin changes the trial. Both backends then ask here what LoRA is on each module and which arrays to start with.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from crossmesh.adapters.initial import FloatArray, initial_lora
+from crossmesh.adapters.peft_config import CONFIG_FILE, AdapterConfig
+from crossmesh.adapters.peft_format import WEIGHTS_FILE, OpenAdapter, adapter_digest, check_modules, open_adapter, read_adapter
+from crossmesh.adapters.sources import find_adapter
+from crossmesh.errors import InputError
+from crossmesh.files import new_folder
+from crossmesh.models.architecture import Architecture
+from crossmesh.models.lora import LoraModule, lora_modules
+from crossmesh.models.targets import expand_targets
+from crossmesh.models.weights import ModelFolder
+from crossmesh.spec.services import StorageSpec
+from crossmesh.spec.training import LORA_TARGETS, LoraSpec
+from crossmesh.track.tracker import Tracker
+
+
+@dataclass(frozen=True)
+class Start:
+    """The adapter that training continues from."""
+
+    folder: Path
+    """A copy under `storage.root`."""
+    digest: str
+
+
+def find_start(
+    lora: LoraSpec, model: ModelFolder, architecture: Architecture, storage: StorageSpec, open_tracker: Callable[[], Tracker]
+) -> Start | None:
+    """Find `lora.adapter`, check that it is of this base and keep a copy; None when training starts from the seed.
+
+    Raises `InputError` when there is none, when it is of another base, or when `lora` says otherwise than the adapter.
+    """
+    if not lora.adapter:
+        return None
+    adapter = open_adapter(find_adapter(lora.adapter, storage, open_tracker).folder)
+    check_start(adapter, lora, architecture, model.weights_digest)
+    digest = adapter_digest(adapter.folder)
+    kept = storage.path / "cache" / "adapters" / digest[:16]
+    if not kept.is_dir():
+        with new_folder(kept) as temporary:
+            for name in (CONFIG_FILE, WEIGHTS_FILE):
+                shutil.copyfile(adapter.folder / name, temporary / name)
+    if adapter_digest(kept) != digest:
+        raise InputError(f"{kept} is no longer the adapter that lora.adapter={lora.adapter!r} is. Remove that folder and run again.")
+    return Start(kept, digest)
+
+
+def check_start(adapter: OpenAdapter, lora: LoraSpec, architecture: Architecture, base_digest: str) -> None:
+    """Raise `InputError` unless `adapter` fits the base with `base_digest`, and `lora` where it says anything of its own."""
+    check_modules(adapter, architecture)
+    if adapter.base_digest not in ("", base_digest):
+        raise InputError(
+            f"lora.adapter={lora.adapter!r} was trained on other weights than model.weights: it says {adapter.base_digest[:16]}, they are "
+            f"{base_digest[:16]} (SHA-256). Give the base it was trained on as model.weights, or another adapter."
+        )
+    adapter.check_values()
+    config, plain = adapter.config, LoraSpec()
+    targets = tuple(sorted({module.target.name for module in _modules_of(config, architecture)}, key=LORA_TARGETS.index))
+    found: dict[str, Any] = {"rank": config.rank, "alpha": config.alpha, "use_rslora": config.rslora, "targets": targets}
+    for key, own in found.items():
+        given = getattr(lora, key)
+        if given != getattr(plain, key) and (set(given) != set(own) if key == "targets" else given != own):
+            raise InputError(
+                f"lora.{key}={_shown(given)} contradicts lora.adapter={lora.adapter!r}, which has {_shown(own)}. Training continues with "
+                f"what the adapter is: leave lora.{key} out."
+            )
+
+
+def modules_of(lora: LoraSpec, start: Path | None, architecture: Architecture) -> tuple[LoraModule, ...]:
+    """What LoRA is on each module: as the adapter in `start` has it, or as `lora` says; empty where all weights are trained."""
+    if start is None:
+        return lora_modules(lora, architecture)
+    adapter = open_adapter(start)
+    check_modules(adapter, architecture)
+    return _modules_of(adapter.config, architecture)
+
+
+def first_values(lora: LoraSpec, start: Path | None, modules: tuple[LoraModule, ...]) -> dict[str, FloatArray]:
+    """The arrays that training starts with, float32 by PEFT name: those of the adapter in `start`, or the seed's."""
+    return initial_lora(modules, lora.seed) if start is None else read_adapter(start)[0]
+
+
+def _modules_of(config: AdapterConfig, architecture: Architecture) -> tuple[LoraModule, ...]:
+    adapted = set(config.modules)
+    return tuple(
+        LoraModule(target, config.rank_of(target.hf), config.alpha_of(target.hf), config.rslora)
+        for target in expand_targets(architecture, LORA_TARGETS)
+        if target.hf in adapted
+    )
+
+
+def _shown(value: object) -> str:
+    return f"[{','.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
