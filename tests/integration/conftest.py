@@ -42,14 +42,18 @@ def jax_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session", params=["llama", "gemma4"])
 def probed_model(request: pytest.FixtureRequest, jax_cache: Path) -> Path:
-    """A tiny model of each family whose reference logits are in `jax_cache`, so that no test pays for a process that makes them."""
+    """A tiny model of each family whose reference logits are in `jax_cache`, so that no test pays for a process that makes them.
+
+    Tests may ask for others as well, indirectly, by name: `gemma4_moe` is `tiny_gemma4_moe`.
+    """
     from crossmesh.models.families import read_architecture
     from crossmesh.models.probe import probe_tokens, reference_folder
     from crossmesh.models.reference_torch import main
     from crossmesh.models.weights import fetch_model
     from crossmesh.spec.training import ModelSpec
 
-    model = fetch_model(ModelSpec(family=request.param, weights=f"random://tiny_{request.param}@0"), jax_cache)
+    family = request.param.partition("_")[0]
+    model = fetch_model(ModelSpec(family=family, weights=f"random://tiny_{request.param}@0"), jax_cache)
     kept = reference_folder(jax_cache / "probes", model.weights_digest)
     kept.mkdir(parents=True)
     np.save(kept / "tokens.npy", probe_tokens(read_architecture(model.path).vocab))

@@ -14,12 +14,18 @@ from random_rows import packed, rows, unpacked
 
 pytestmark = pytest.mark.integration
 STEPS = 12
+MODELS = pytest.mark.parametrize(
+    "probed_model",
+    ["llama", "gemma4", *(pytest.param(name, marks=pytest.mark.full) for name in ("gemma4_moe", "gemma4_e2b"))],
+    indirect=True,
+)
 
 
 def frobenius(difference: dict[str, np.ndarray]) -> float:
     return float(np.sqrt(sum(np.square(array, dtype=np.float64).sum() for array in difference.values())))
 
 
+@MODELS
 def test_torch_and_jax_take_the_same_steps(probed_model: Path, jax_cache: Path) -> None:
     optim = OptimSpec(steps=STEPS, learning_rate=5e-3, warmup_steps=2, weight_decay=0.01, clip_norm=0.5)
     setup = TrainingSetup.of(
@@ -51,6 +57,7 @@ def test_torch_and_jax_take_the_same_steps(probed_model: Path, jax_cache: Path) 
 
 
 @pytest.mark.full
+@MODELS
 def test_torch_and_jax_train_the_same_weights_without_an_adapter(probed_model: Path, jax_cache: Path) -> None:
     optim = OptimSpec(steps=4, learning_rate=1e-3, warmup_steps=0)
     setup = TrainingSetup.of(

@@ -1,7 +1,7 @@
 """How a transformers model is divided over ranks: tensor parallel by DTensor, then FSDP2 layer by layer.
 
 The arithmetic is that of one device: a column-parallel projection shards its weight and LoRA's B by output and keeps A whole; a
-row-parallel one shards weight and A by input and keeps B whole. Embedding and output weight are divided by vocabulary. LoRA's float32
+row-parallel one shards weight and A by input and keeps B whole. Embeddings and output weight are divided by vocabulary. LoRA's float32
 parameters lie in the same FSDP group as the frozen base: FSDP2 gathers mixed precisions as bytes and reduces only what is trained.
 """
 
@@ -43,11 +43,14 @@ def apply_tensor_parallel(model: Any, architecture: Architecture, ranks: Ranks) 
         dropout = module.lora_dropout["default"]
         if rows and isinstance(dropout, nn.Dropout):
             module.lora_dropout["default"] = _DividedDropout(dropout.p, mesh)
-    table = model.get_submodule(f"{architecture.prefix}embed_tokens")
-    for holder in (table,) if architecture.tied else (table, model.lm_head):
+    tables = [model.get_submodule(f"{architecture.prefix}embed_tokens")]
+    if architecture.per_layer_input:
+        tables.append(model.get_submodule(f"{architecture.prefix}embed_tokens_per_layer"))
+    for holder in tables if architecture.tied else [*tables, model.lm_head]:
         weight = distribute_tensor(holder.weight, mesh, [Shard(0)], src_data_rank=None)
         holder.weight = nn.Parameter(weight, requires_grad=holder.weight.requires_grad)
-    table.forward = functools.partial(_look_up, table, mesh)
+    for table in tables:
+        table.forward = functools.partial(_look_up, table, mesh)
 
 
 def _divide(module: nn.Module, mesh: DeviceMesh, style: ParallelStyle) -> None:
