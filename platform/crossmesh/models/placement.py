@@ -30,7 +30,10 @@ NF4_TILE = 128
 NF4_SMALLEST_TILE = 16
 """Below, scales take a third of the memory and more: 4 bits are not worth it."""
 
-_SHARDED: dict[str, str] = {"vocab": "tp", "heads": "tp", "kv_heads": "tp", "ffn": "tp", "hidden": "fsdp", "norm": "tp"}
+_SHARDED: dict[str, str] = {
+    **dict.fromkeys(("vocab", "heads", "kv_heads", "ffn", "norm"), "tp"),
+    **dict.fromkeys(("hidden", "per_layer_width"), "fsdp"),
+}
 """Mesh axis by what an axis of the tensor counts: Tunix's sharding, for every family. One axis that is not here is not split."""
 _NF4_DIMS = ("head_dim", "ffn")
 """The axis of a projection that is cut into tiles: with usual sizes it stays whole, or splits between tiles, on every mesh."""
@@ -133,6 +136,11 @@ def place(architecture: Architecture, mesh: MeshShape, backend: str, model: Mode
     that are possible.
     """
     tensors = _tensors(architecture, backend, model.dtype, model.quantization, tuple((module.target.hf, module.rank) for module in modules))
+    if backend == "torch" and architecture.experts and mesh.tp > 1:
+        raise InputError(
+            f"{architecture.layer_prefix(0)}experts.gate_up_proj holds gate and up of all experts in one tensor, which the torch backend "
+            f"does not split over tp={mesh.tp}. Allowed: mesh.tp=1 (mesh.fsdp={mesh.fsdp * mesh.tp} splits them as well), or backend=jax."
+        )
     ways = {axis: getattr(mesh, axis) for axis in ("fsdp", "tp")}
     _check(tensors, ways, mesh.devices)
     costs: dict[tuple[str, tuple[str, ...]], Replicated] = {}
@@ -191,7 +199,7 @@ def _tensors(
 
 def _jax_tensors(weight: Weight, width: float, rank: int, count: int) -> Iterator[_Tensor]:
     """The Tunix tensor of `weight` and, with a rank, its adapter."""
-    name, parts = ".".join(map(str, weight.tunix_path)), tuple(f"axis {axis} has size {{}}" for axis in range(3))
+    name, parts = ".".join(map(str, weight.tunix_path)), tuple(f"axis {axis} has size {{}}" for axis in range(len(weight.tunix_shape)))
     yield _Tensor(name, weight.tunix_shape, weight_axes(weight), parts, width, count)
     if rank:
         for letter, shape, axes in zip("ab", ((*weight.in_shape, rank), (rank, *weight.out_shape)), lora_axes(weight), strict=True):

@@ -23,10 +23,11 @@ from safetensors import safe_open
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import AXES, BATCH_AXES, MeshShape
 from crossmesh.models.architecture import Architecture, Weight
+from crossmesh.models.families import family_of
 from crossmesh.models.families_jax import make_model
 from crossmesh.models.layers_jax import DTYPES, Settings
-from crossmesh.models.lora_jax import adapt
 from crossmesh.models.lora import LoraModule
+from crossmesh.models.lora_jax import adapt
 from crossmesh.models.nf4_jax import abstract_nf4, quantise
 from crossmesh.models.placement import Axes, lora_axes, nf4_tile, weight_axes
 from crossmesh.models.sharding_jax import constrain
@@ -266,7 +267,8 @@ def _read(folder: Path, architecture: Architecture) -> Iterator[tuple[Weight, Ho
         expected = {weight.hf_name for weight in weights}
         if missing := expected - set(where):
             raise InputError(f"{folder} lacks {len(missing)} tensors of a {architecture.family} model, e.g. {min(missing)}.")
-        if unknown := {name for name in where if name.startswith(architecture.prefix)} - expected:
+        known = expected | family_of(architecture).unused(architecture)
+        if unknown := {name for name in where if name.startswith(architecture.prefix)} - known:
             raise InputError(
                 f"{folder} has {len(unknown)} tensors that the JAX backend does not compute, e.g. {min(unknown)}. Use backend=torch."
             )

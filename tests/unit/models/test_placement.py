@@ -13,7 +13,7 @@ from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import parse_architecture
 from crossmesh.models.lora import lora_modules
 from crossmesh.models.placement import lora_axes, nf4_tile, place, weight_axes
-from crossmesh.models.targets import all_weights, projections
+from crossmesh.models.targets import all_weights, layer_weights, projections
 from crossmesh.spec.training import LoraSpec, ModelSpec
 
 MODEL = ModelSpec(family="gemma4", dtype="bfloat16")
@@ -108,3 +108,24 @@ def test_a_planner_can_ask_often(gemma4_31b: Architecture) -> None:
     for _ in range(200):
         place(gemma4_31b, MeshShape(1, 2, 4), "jax", MODEL, lora_modules(LoraSpec(rank=64), gemma4_31b))
     assert time.perf_counter() - start < 2  # ten thousand in seconds
+
+
+def test_experts_are_split_by_inner_features_and_width_on_jax_and_not_over_tp_on_torch() -> None:
+    model = architecture_of("gemma4_26b_a4b")
+    axes = {weight.hf_name: weight_axes(weight) for weight in layer_weights(model, 0)}
+    assert axes["model.layers.0.experts.gate_up_proj"] == (None, None, "fsdp", "tp")
+    assert axes["model.layers.0.experts.down_proj"] == (None, "tp", "fsdp")
+    modules = lora_modules(LoraSpec(rank=8), model)
+    place(model, MeshShape(1, 4, 2), "jax", MODEL, modules)
+    place(model, MeshShape(1, 8, 1), "torch", MODEL, modules)
+    with pytest.raises(InputError, match=r"experts.gate_up_proj .* tp=2. Allowed: mesh.tp=1 \(mesh.fsdp=8"):
+        place(model, MeshShape(1, 4, 2), "torch", MODEL, modules)
+
+
+def test_the_table_of_per_layer_inputs_is_split_over_both_axes() -> None:
+    model = architecture_of("gemma4_e2b")
+    table = next(weight for weight in all_weights(model) if "embed_tokens_per_layer" in weight.hf)
+    assert weight_axes(table) == ("tp", None, "fsdp")
+    place(model, MeshShape(1, 8, 1), "jax", MODEL, lora_modules(LoraSpec(rank=8), model))
+    with pytest.raises(InputError, match=r"has size 1, tp=2"):  # E2B has one key/value head.
+        place(model, MeshShape(1, 4, 2), "jax", MODEL, lora_modules(LoraSpec(rank=8), model))
