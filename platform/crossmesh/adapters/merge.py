@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from crossmesh.adapters.initial import FloatArray
 from crossmesh.adapters.outputs import resumable_folder
-from crossmesh.adapters.peft_format import OpenAdapter, adapter_digest
+from crossmesh.adapters.peft_format import OpenAdapter, adapter_digest, experts_error, is_expert
 from crossmesh.errors import InputError
 from crossmesh.files import digest_file, write_json
 from crossmesh.models.checkpoints import FLOATS, INDEX_FILE, Checkpoint, Tensor, open_checkpoint
@@ -108,6 +108,8 @@ def match_modules(adapter: OpenAdapter, checkpoint: Checkpoint, config: Mapping[
         if name is None:
             if module.endswith("lm_head"):
                 raise _tied(adapter, module)
+            if is_expert(module):
+                raise experts_error(adapter.folder, module)
             raise InputError(
                 f"{adapter.folder} adapts {module}, which {checkpoint.store.address} does not have: it is an adapter of another base. "
                 "Give the base it was trained on as model.weights, or another adapter."

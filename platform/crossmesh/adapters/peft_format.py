@@ -19,7 +19,7 @@ from crossmesh.files import canonical_json, digest_file, digest_text, new_folder
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.checkpoints import FLOATS, Tensor, read_shard
 from crossmesh.models.stores import LocalStore
-from crossmesh.models.targets import expand_targets
+from crossmesh.models.targets import all_weights, expand_targets
 from crossmesh.spec.training import LORA_TARGETS
 
 WEIGHTS_FILE = "adapter_model.safetensors"
@@ -171,10 +171,7 @@ def check_modules(adapter: OpenAdapter, architecture: Architecture) -> None:
     known = {target.hf: (target.in_features, target.out_features) for target in expand_targets(architecture, LORA_TARGETS)}
     for module in adapter.config.modules:
         if module not in known:
-            raise InputError(
-                f"{adapter.folder} adapts {module}, which this {architecture.family} model does not have: it is an adapter of another "
-                "base. Give the base it was trained on as model.weights, or another adapter."
-            )
+            raise _no_target(adapter.folder, module, architecture)
         found = adapter.features(module)
         if found != known[module]:
             raise InputError(
@@ -182,6 +179,34 @@ def check_modules(adapter: OpenAdapter, architecture: Architecture) -> None:
                 f"and {known[module][1]}: it is an adapter of another base. Give the base it was trained on as model.weights, or another "
                 "adapter."
             )
+
+
+def _no_target(folder: Path, module: str, architecture: Architecture) -> InputError:
+    if is_expert(module):
+        return experts_error(folder, module)
+    if any(weight.hf == module and weight.in_shape for weight in all_weights(architecture)):
+        return InputError(
+            f"{folder} adapts {module}, which no engine adapts here. Allowed: adapters on {', '.join(LORA_TARGETS)} of the layers. "
+            "Merge it (jobs/export.py mode=merged) and use the result as the base, or train another adapter."
+        )
+    return InputError(
+        f"{folder} adapts {module}, which this {architecture.family} model does not have: it is an adapter of another base. "
+        "Give the base it was trained on as model.weights, or another adapter."
+    )
+
+
+def is_expert(module: str) -> bool:
+    """Whether `module` is one of a mixture of experts, or all of them."""
+    return "experts" in module.split(".")
+
+
+def experts_error(folder: Path, module: str) -> InputError:
+    """What is said of an adapter on experts."""
+    return InputError(
+        f"{folder} adapts {module}: experts are not adapted. Their matrices lie fused in one tensor, for which PEFT, Tunix and vLLM have "
+        f"no common form of LoRA. Allowed: {', '.join(LORA_TARGETS)}, which in such a layer are attention and the dense branch beside the "
+        "experts. Train another adapter, or merge this one with PEFT itself (merge_and_unload) and use the result as the base."
+    )
 
 
 def serving_form(arrays: Mapping[str, FloatArray], architecture: Architecture) -> dict[str, FloatArray]:

@@ -338,6 +338,11 @@ def of_unknown_module(base: Path, adapter: Path) -> None:
     write_peft(adapter, {"model.layers.7.self_attn.q_proj": (np.ones((8, 24), np.float32), np.ones((40, 8), np.float32))})
 
 
+def of_experts(base: Path, adapter: Path) -> None:
+    shutil.rmtree(adapter)
+    write_peft(adapter, {"model.layers.0.experts.gate_up_proj": (np.ones((8, 24), np.float32), np.ones((40, 8), np.float32))})
+
+
 def of_tied_head(base: Path, adapter: Path) -> None:
     shutil.rmtree(adapter)
     write_peft(adapter, {"lm_head": (np.ones((8, 24), np.float32), np.ones((32, 8), np.float32))})
@@ -382,6 +387,7 @@ def set_base(**values: Any) -> Callable[[Path, Path], None]:
     [
         (of_other_shape, r"q_proj with 23 inputs and 40 outputs; .* is \[40, 24\], not \[40, 23\]: it is an adapter of another base"),
         (of_unknown_module, r"adapts model\.layers\.7\.self_attn\.q_proj, which .* does not have"),
+        (of_experts, r"experts\.gate_up_proj: experts are not adapted.*fused in one tensor"),
         (of_tied_head, "is the embedding"),
         (of_integers, r"is quantized \(model\.layers\.1\.mlp\.down_proj\.weight is U16\).*unquantized"),
         (set_base(quantization_config={"load_in_4bit": True}), r"is quantized \(quantization_config in config\.json\).*unquantized"),

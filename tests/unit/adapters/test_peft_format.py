@@ -243,6 +243,24 @@ def test_an_adapter_of_another_base_is_refused_by_module_and_by_size(
     assert not (tmp_path / "serve").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "module", "said"),
+    [
+        ("tiny_gemma4_moe", "model.layers.0.experts.gate_up_proj", "experts are not adapted.*fused in one tensor.*dense branch"),
+        ("tiny_gemma4_moe", "model.layers.0.experts.3.down_proj", "experts are not adapted"),
+        ("tiny_gemma4_moe", "model.layers.0.router.proj", "which no engine adapts here"),
+        ("tiny_gemma4_e2b", "model.layers.0.per_layer_input_gate", "which no engine adapts here.*mode=merged"),
+        ("tiny_gemma4_e2b", "model.layers.4.self_attn.k_proj", "does not have"),  # Layer 4 uses the keys of layer 3.
+        ("tiny_gemma4_e2b", "model.layers.0.input_layernorm", "does not have"),
+    ],
+)
+def test_what_a_model_has_and_nobody_adapts_is_said_so(tmp_path: Path, name: str, module: str, said: str) -> None:
+    name_a, name_b = lora_names(module)
+    write(tmp_path / "a", {name_a: np.ones((4, 8), np.float32), name_b: np.ones((8, 4), np.float32)})
+    with pytest.raises(InputError, match=said):
+        check_modules(open_adapter(tmp_path / "a"), parse_architecture(architecture_config(name), name))
+
+
 @pytest.mark.parametrize("text", ["{bro", "[]", "5"])
 def test_settings_that_are_no_json_object_are_named(tmp_path: Path, arrays: dict[str, FloatArray], text: str) -> None:
     write(tmp_path / "a", arrays)
