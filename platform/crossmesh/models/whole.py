@@ -1,8 +1,13 @@
-"""Write a model whose weights were all trained: a Hugging Face folder like its base, with other tensors in it."""
+"""Write a model whose weights were all trained: a Hugging Face folder like its base, with other tensors in it.
+
+What the text decoder does not use (the vision tower of a multimodal model) is copied as it is.
+"""
 
 import shutil
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -12,6 +17,8 @@ from safetensors.numpy import save_file
 
 from crossmesh.errors import CrossmeshError
 from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, read_json, write_json
+from crossmesh.models.families import read_architecture
+from crossmesh.models.targets import all_weights
 from crossmesh.models.weights import companion_files, tensor_files
 
 _WEIGHTS_FILE = "model.safetensors"
@@ -23,19 +30,22 @@ def write_model(folder: Path, arrays: Mapping[str, npt.NDArray[np.float32]], bas
 
     Args:
         folder: does not exist.
-        arrays: every tensor of the base, by the name and in the shape that it has there.
+        arrays: every tensor of the base's text decoder, by the name and in the shape that it has there.
         base: the folder that training started from; its configuration, tokenizer and template are copied.
         dtype: `float32`, or `bfloat16`, to which values are rounded.
     """
     shapes = _shapes(base)
-    for name in sorted(shapes.keys() | arrays.keys()):
+    decoder = {weight.hf_name for weight in all_weights(read_architecture(base))}
+    for name in sorted(decoder | arrays.keys()):
         found = arrays[name].shape if name in arrays else None
-        if found != shapes.get(name):
-            raise CrossmeshError(f"{name} has shape {found} in the trained model and {shapes.get(name)} in its base {base}.")
+        expected = shapes.get(name) if name in decoder else None
+        if found != expected:
+            raise CrossmeshError(f"{name} has shape {found} in the trained model and {expected} in its base {base}.")
         if not np.isfinite(arrays[name]).all():
             raise CrossmeshError(f"{name} holds values that are not finite: the training diverged. Lower optim.learning_rate.")
     with new_folder(folder) as temporary:
         rounded = {name: np.ascontiguousarray(array.astype(_DTYPES[dtype])) for name, array in sorted(arrays.items())}
+        rounded |= _read(base, shapes.keys() - decoder)
         save_file(rounded, str(temporary / _WEIGHTS_FILE), metadata={"format": "pt"})
         (temporary / _WEIGHTS_FILE).chmod(0o644)  # safetensors makes it private; servers may run as somebody else.
         for name in companion_files(base):
@@ -48,6 +58,14 @@ def write_model(folder: Path, arrays: Mapping[str, npt.NDArray[np.float32]], bas
 def model_digest(folder: Path) -> str:
     """SHA-256 over the digests of all files of a model folder."""
     return digest_text(canonical_json({file.name: digest_file(file) for file in folder.iterdir() if file.is_file()}))
+
+
+def _read(base: Path, names: AbstractSet[str]) -> dict[str, npt.NDArray[Any]]:
+    found: dict[str, npt.NDArray[Any]] = {}
+    for file in tensor_files(base):
+        with safe_open(str(file), framework="numpy") as stream:
+            found |= {name: stream.get_tensor(name) for name in names & set(stream.keys())}
+    return found
 
 
 def _shapes(base: Path) -> dict[str, tuple[int, ...]]:

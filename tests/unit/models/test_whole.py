@@ -1,10 +1,12 @@
 """A fully trained model is its base with other tensors: complete, rounded once, refused when it is not the same set."""
 
+import shutil
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from crossmesh.errors import CrossmeshError
 from crossmesh.files import read_json
@@ -39,6 +41,18 @@ def test_a_trained_model_is_a_complete_folder(tmp_path: Path, base: Path, traine
     assert (after.tokenizer_digest, after.template_digest) == (before.tokenizer_digest, before.template_digest)
     assert after.weights_digest != before.weights_digest
     assert read_json(tmp_path / "model" / "config.json")["dtype"] == dtype
+
+
+def test_what_is_not_the_text_decoder_is_copied_as_it_is(tmp_path: Path, base: Path, trained: Arrays) -> None:
+    vision = np.arange(6, dtype=np.float32).reshape(2, 3).astype(ml_dtypes.bfloat16)
+    shutil.copytree(base, tmp_path / "base")
+    held = load_file(base / "model.safetensors") | {"model.vision_tower.patch.weight": vision}
+    save_file(held, tmp_path / "base" / "model.safetensors")
+    write_model(tmp_path / "model", trained, tmp_path / "base", "float32")
+    written = load_file(tmp_path / "model" / "model.safetensors")
+    assert written.keys() == held.keys()
+    assert written["model.vision_tower.patch.weight"].dtype == vision.dtype
+    assert written["model.vision_tower.patch.weight"].tobytes() == vision.tobytes()
 
 
 def test_another_set_of_tensors_is_refused(tmp_path: Path, base: Path, trained: Arrays) -> None:
