@@ -16,7 +16,11 @@ pytestmark = pytest.mark.integration
 STEPS = 12
 MODELS = pytest.mark.parametrize(
     "probed_model",
-    ["llama", "gemma4", *(pytest.param(name, marks=pytest.mark.full) for name in ("gemma4_moe", "gemma4_e2b"))],
+    [
+        "llama",
+        "gemma4",
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("gemma4_moe", "gemma4_e2b", "gemma3", "qwen2", "qwen3")),
+    ],
     indirect=True,
 )
 

@@ -35,9 +35,14 @@ pytestmark = pytest.mark.integration
 FAMILIES = ("llama", "gemma4")
 LENGTH = 48
 VARIANTS = pytest.mark.parametrize(
-    "folder", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.full) for name in ("gemma4_moe", "gemma4_e2b"))], indirect=True
+    "folder",
+    [
+        *FAMILIES,
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("gemma4_moe", "gemma4_e2b", "gemma3", "qwen2", "qwen3")),
+    ],
+    indirect=True,
 )
-"""Every family, and in `make test-full` Gemma 4's experts, per-layer inputs and shared keys and values as well."""
+"""Two families, and in `make test-full` the others, and Gemma 4's experts, per-layer inputs and shared keys and values as well."""
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -7,7 +7,7 @@ merge goes on where it stopped. Pure numpy: no framework, nothing of the model's
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from crossmesh.errors import InputError
 from crossmesh.files import digest_file, write_json
 from crossmesh.models.checkpoints import FLOATS, INDEX_FILE, Checkpoint, Tensor, open_checkpoint
 from crossmesh.models.rewriting import RowChange, clear_records, rewrite
+from crossmesh.models.spelling import spellings
 from crossmesh.models.stores import Store, read_small
 from crossmesh.models.weights import MANIFEST, weights_digest
 
@@ -33,9 +34,6 @@ _COPIED = re.compile(
     r"(?!adapter_|training_args|trainer_state)[^.].*\.(json|jinja|txt|model|tiktoken)|(LICEN[CS]E|NOTICE|USE_POLICY)[^/]*", re.IGNORECASE
 )
 """Small files that belong to a model: settings, tokenizer, chat template, licence. All are data; code and pickles stay behind."""
-_DECODERS = ("model.language_model.", "language_model.model.", "model.")
-"""How the text decoder is called: in a multimodal model, in an older one, and alone."""
-_HEADS = ("lm_head", "language_model.lm_head")
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ def match_modules(adapter: OpenAdapter, checkpoint: Checkpoint, config: Mapping[
     tensors = checkpoint.tensors
     found: dict[str, str] = {}
     for module in adapter.config.modules:
-        name = next((name for name in _candidates(module) if name in tensors), None)
+        name = next((name for name in spellings(f"{module}.weight") if name in tensors), None)
         if name is None:
             if module.endswith("lm_head"):
                 raise _tied(adapter, module)
@@ -146,16 +144,6 @@ def _change(adapter: OpenAdapter, module: str) -> RowChange:
         rows += (b[first : first + len(rows)] * scale) @ a
 
     return add
-
-
-def _candidates(module: str) -> Iterator[str]:
-    """Names that the weight of `module` may have in a checkpoint, its own first."""
-    yield f"{module}.weight"
-    if module in _HEADS:
-        yield from (f"{head}.weight" for head in _HEADS if head != module)
-    prefix = next((prefix for prefix in _DECODERS if module.startswith(prefix)), None)
-    if prefix:
-        yield from (f"{other}{module.removeprefix(prefix)}.weight" for other in _DECODERS if other != prefix)
 
 
 def _check_matrix(adapter: OpenAdapter, module: str, tensor: Tensor, base: str) -> None:

@@ -21,6 +21,8 @@ class Rope:
     """`rope_type` of the config: `default`, `proportional`, `llama3`, ..."""
     fraction: float
     """Part of the head's dimensions that is rotated."""
+    factor: float = 1.0
+    """With `linear`: what positions are divided by."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class Architecture:
     """Experts beside the feed-forward network of every layer."""
     per_layer_input: int = 0
     """Width of the embedding of each token that every layer gets for itself; 0 without."""
+    query_scalar: float = 0.0
+    """Queries are divided by its root; 0 where that is the family's own rule."""
 
     def layer_prefix(self, layer: int) -> str:
         """Start of the names of layer `layer`, e.g. `model.layers.0.`."""

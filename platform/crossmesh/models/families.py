@@ -7,10 +7,10 @@ from pathlib import Path
 
 from crossmesh.errors import InputError, reading
 from crossmesh.files import read_json
-from crossmesh.models import gemma4, llama
+from crossmesh.models import gemma3, gemma4, llama, qwen2, qwen3
 from crossmesh.models.architecture import Architecture, Family, Json
 
-FAMILIES = {family.name: family for family in (llama.FAMILY, gemma4.FAMILY)}
+FAMILIES = {family.name: family for family in (llama.FAMILY, gemma3.FAMILY, gemma4.FAMILY, qwen2.FAMILY, qwen3.FAMILY)}
 _BY_TYPE = {kind: family for family in FAMILIES.values() for kind in family.model_types}
 
 

@@ -6,11 +6,14 @@ What Tunix 0.1.7 computes differently from the Hugging Face model is put right i
 from typing import Any
 
 from crossmesh.models.architecture import Architecture
+from crossmesh.models.gemma3_jax import make_gemma3
 from crossmesh.models.gemma4_jax import make_gemma4
 from crossmesh.models.layers_jax import Settings
 from crossmesh.models.llama_jax import make_llama
+from crossmesh.models.qwen2_jax import make_qwen2
+from crossmesh.models.qwen3_jax import make_qwen3
 
-_MAKERS = {"gemma4": make_gemma4, "llama": make_llama}
+_MAKERS = {"llama": make_llama, "gemma3": make_gemma3, "gemma4": make_gemma4, "qwen2": make_qwen2, "qwen3": make_qwen3}
 
 
 def make_model(architecture: Architecture, settings: Settings) -> Any:

@@ -21,6 +21,7 @@ from crossmesh.errors import InputError, reading
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.attention_torch import IMPLEMENTATIONS, IntArray, attention_inputs, flattened
 from crossmesh.models.families import read_architecture
+from crossmesh.models.spelling import locate
 from crossmesh.models.weights import tensor_files
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -89,12 +90,14 @@ def fill(targets: Mapping[str, tuple[Tensor, Slices]], folder: Path) -> None:
     missing = set(targets)
     for file in tensor_files(folder):
         with reading(file, "a complete safetensors file"), safe_open(str(file), framework="pt") as stored, torch.no_grad():
-            for name in missing.intersection(stored.keys()):
+            for name, spelled in locate(missing, set(stored.keys())).items():
                 target, slices = targets[name]
                 if target.numel():
-                    part = stored.get_slice(name)[slices]
+                    part = stored.get_slice(spelled)[slices]
                     if part.shape != target.shape:
-                        raise InputError(f"{file}: {name} has shape {stored.get_slice(name).get_shape()}, config.json says otherwise.")
+                        raise InputError(
+                            f"{file}: {spelled} has shape {stored.get_slice(spelled).get_shape()}, config.json says otherwise."
+                        )
                     target.copy_(part)
                 missing.discard(name)
     if missing:

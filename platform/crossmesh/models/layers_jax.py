@@ -1,10 +1,11 @@
 """What every family's model for the JAX backend shares: settings, remat, projections in parts or in 4 bits, hidden states as output.
 
 Tunix's modules are changed in place: the class of an instance is replaced by a subclass made here or in the family's own file
-(`llama_jax.py`, `gemma4_jax.py`). Importing a family's file imports Tunix, which changes flax's global state: workers only.
+(`qwen3_jax.py`, `gemma4_jax.py`). Importing a family's file imports Tunix, which changes flax's global state: workers only.
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +31,41 @@ class Settings:
     """`plain` or `splash`."""
     quantization: str = "none"
     """`none` or `nf4`."""
+
+
+class HiddenStates:
+    """Mixed into a model of Tunix: it gives back hidden states where Tunix makes logits, which the loss needs at a few places only."""
+
+    layers: Any
+    embedder: Any
+    final_norm: Any
+
+    def __call__(self, tokens: Any, positions: Any, cache: Any, segment_ids: Any) -> Any:
+        """`tokens`, `positions` and `segment_ids` are [B, T]; returns hidden states [B, T, D] and no cache."""
+        del cache
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = run_layer(layer, x, positions, segment_ids)
+        return self.final_norm(x), None
+
+    def embed(self, tokens: Any) -> Any:
+        """What the first layer gets."""
+        return look_up(self.embedder, tokens)
+
+
+class KeyValue(nnx.Module):
+    """Two projections in place of one that Tunix fuses, each made by `make`.
+
+    On the fused weight Qwix makes ONE A [D, rank] for K and V together, so K and V would read the same rank-r projection of the input:
+    another, smaller model than PEFT's, where k_proj and v_proj each have their own A. Two modules give exactly PEFT's parameters.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.k, self.v = make(), make()
+
+    def __call__(self, x: Any) -> tuple[Any, Any]:
+        """Keys and values of `x`."""
+        return self.k(x), self.v(x)
 
 
 def run_layer(layer: Any, x: Any, positions: Any, segment_ids: Any) -> Any:

@@ -188,12 +188,14 @@ def _tensors(
         kinds.setdefault((layer, own), []).append(index)
     for first, *others in kinds.values():
         named = projections(architecture, first)
-        matrices = {weight.hf for weight in named.values()}
+        matrices = {weight.hf_name for weight in named.values()}
         for weight in layer_weights(architecture, first):
-            width = plain
-            if quantization == "nf4" and weight.hf in matrices:
-                width = 0.5 + 4 / (nf4_tile(weight)[1] if backend == "jax" else _TORCH_TILE)
-            found.extend(make(weight, width, ranks.get(weight.hf, 0), 1 + len(others)))
+            width, rank = plain, 0
+            if weight.hf_name in matrices:  # A bias is in the same module, and has neither.
+                rank = ranks.get(weight.hf, 0)
+                if quantization == "nf4":
+                    width = 0.5 + 4 / (nf4_tile(weight)[1] if backend == "jax" else _TORCH_TILE)
+            found.extend(make(weight, width, rank, 1 + len(others)))
     return tuple(found)
 
 

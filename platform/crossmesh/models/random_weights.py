@@ -37,6 +37,7 @@ _LARGEST = 100_000_000
 _END_OF_TURN = 4
 """Token `<|end|>` of the tiny tokenizer."""
 _EMBEDDING_STD = 0.25
+_BIAS_STD = 0.5
 _LOCATION = re.compile(r"(?P<architecture>[a-z0-9_]+)@(?P<seed>[0-9]+)")
 
 
@@ -96,6 +97,8 @@ def _draw(name: str, shape: tuple[int, ...], seed: int) -> FloatArray:
     stream = np.random.Generator(np.random.Philox(key=key))
     if name.endswith("layer_scalar"):
         return stream.uniform(0.8, 1.2, shape).astype(np.float32)
+    if name.endswith(".bias"):
+        return (_BIAS_STD * stream.standard_normal(shape)).astype(np.float32)
     if len(shape) == 1:
         final = ".layers." not in name
         return (stream.standard_normal(shape) if final else stream.uniform(0.5, 1.5, shape)).astype(np.float32)

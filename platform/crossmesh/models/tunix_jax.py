@@ -31,6 +31,7 @@ from crossmesh.models.lora_jax import adapt
 from crossmesh.models.nf4_jax import abstract_nf4, quantise
 from crossmesh.models.placement import Axes, lora_axes, nf4_tile, weight_axes
 from crossmesh.models.sharding_jax import constrain
+from crossmesh.models.spelling import locate
 from crossmesh.models.targets import all_weights, projections
 from crossmesh.spec.training import LoraSpec
 
@@ -264,17 +265,20 @@ def _read(folder: Path, architecture: Architecture) -> Iterator[tuple[Weight, Ho
             handle = stack.enter_context(safe_open(file, "np"))
             where.update(dict.fromkeys(handle.keys(), handle))
         weights = list(all_weights(architecture))
-        expected = {weight.hf_name for weight in weights}
-        if missing := expected - set(where):
+        names = locate((weight.hf_name for weight in weights), where)
+        if missing := {weight.hf_name for weight in weights} - set(names):
             raise InputError(f"{folder} lacks {len(missing)} tensors of a {architecture.family} model, e.g. {min(missing)}.")
-        known = expected | family_of(architecture).unused(architecture)
-        if unknown := {name for name in where if name.startswith(architecture.prefix)} - known:
+        embedding = f"{architecture.prefix}embed_tokens.weight"
+        prefix = names[embedding].removesuffix(embedding.removeprefix(architecture.prefix))
+        known = {*names.values(), *family_of(architecture).unused(architecture)}
+        if unknown := {name for name in where if name.startswith(prefix)} - known:
             raise InputError(
                 f"{folder} has {len(unknown)} tensors that the JAX backend does not compute, e.g. {min(unknown)}. Use backend=torch."
             )
         for weight in weights:
-            array = where[weight.hf_name].get_tensor(weight.hf_name)
+            name = names[weight.hf_name]
+            array = where[name].get_tensor(name)
             if array.shape != weight.hf_shape:
-                raise InputError(f"{folder}: {weight.hf_name} has shape {array.shape}, config.json says {weight.hf_shape}.")
+                raise InputError(f"{folder}: {name} has shape {array.shape}, config.json says {weight.hf_shape}.")
             split = array.reshape(weight.out_shape + weight.in_shape)
             yield weight, np.ascontiguousarray(split.transpose(weight.axes) if weight.axes else split)

@@ -43,6 +43,51 @@ def test_layer_types_left_out_are_five_sliding_then_one_global() -> None:
     assert "".join(layer.attention[0] for layer in parse(config).layers) == "sssssgsg"
 
 
+def test_gemma3_1b_reads_as_published() -> None:
+    model = parse(architecture_config("gemma3_1b"))
+    assert (len(model.layers), model.hidden, model.vocab, model.query_scalar, model.tied) == (26, 1152, 262144, 256, True)
+    assert [index for index, layer in enumerate(model.layers) if layer.attention == "global"] == [5, 11, 17, 23]
+    sliding, full = model.layers[0], model.layers[5]
+    assert (sliding.window, sliding.rope.theta, sliding.rope.factor, sliding.kv_dim) == (512, 1e4, 1.0, 256)
+    assert (full.window, full.rope.theta, full.rope.kind, full.rope.factor) == (0, 1e6, "default", 1.0)
+
+
+def test_a_multimodal_gemma3_says_only_where_it_differs_from_the_defaults() -> None:
+    model = parse(architecture_config("gemma3_27b"))
+    assert model.layer_prefix(2) == "model.language_model.layers.2."
+    assert (model.vocab, model.max_positions, model.query_scalar, model.norm_epsilon) == (262208, 131072, 168, 1e-6)
+    sliding, full = model.layers[0], model.layers[5]
+    assert (sliding.q_dim, sliding.kv_dim, sliding.window) == (4096, 2048, 1024)
+    # The one rope_scaling of older files is that of global layers.
+    assert (sliding.rope.kind, full.rope.kind, full.rope.factor, full.rope.theta) == ("default", "linear", 8.0, 1e6)
+    assert parse({"model_type": "gemma3", "text_config": {}}).layers[0].q_dim == 8 * 256
+
+
+def test_the_spellings_of_gemma3s_rotation_read_the_same() -> None:
+    new = architecture_config("tiny_gemma3")
+    old = {key: value for key, value in new.items() if key != "rope_parameters"}
+    old |= {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    assert parse(old) == parse(new)
+
+
+def test_qwen2_and_qwen3_differ_in_the_size_of_a_head() -> None:
+    qwen2, qwen3 = parse(architecture_config("qwen2_5_0_5b")), parse(architecture_config("qwen3_0_6b"))
+    assert (qwen2.layers[0].head_dim, qwen2.layers[0].kv_dim, qwen2.layers[0].rope.theta) == (64, 128, 1e6)
+    assert (qwen3.layers[0].head_dim, qwen3.layers[0].q_dim, qwen3.hidden) == (128, 2048, 1024)
+    unsaid = {key: value for key, value in architecture_config("tiny_qwen3").items() if key != "head_dim"}
+    assert parse(unsaid).layers[0].head_dim == 128
+
+
+def test_the_window_of_a_qwen_counts_only_when_it_is_turned_on() -> None:
+    config = architecture_config("tiny_qwen2") | {"sliding_window": 8, "max_window_layers": 2}
+    assert [layer.window for layer in parse(config).layers] == [0, 0, 0]
+    assert [layer.window for layer in parse(config | {"use_sliding_window": True}).layers] == [0, 0, 8]
+    saved = config | {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}
+    assert [layer.attention for layer in parse(saved).layers] == ["global", "sliding", "global"]
+    with pytest.raises(InputError, match="sliding_window=None"):
+        parse(saved | {"sliding_window": None})
+
+
 def test_old_llama_configs_leave_sizes_to_be_derived() -> None:
     old = {
         "model_type": "llama",
@@ -69,6 +114,24 @@ def test_old_llama_configs_leave_sizes_to_be_derived() -> None:
 def test_what_is_not_supported_is_named(change: dict[str, Any], named: str) -> None:
     with pytest.raises(InputError, match=named):
         parse(architecture_config("tiny_gemma4") | change)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "named"),
+    [
+        ("tiny_gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+        ("tiny_gemma3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
+        ("tiny_gemma3", {"hidden_activation": "silu"}, r"hidden_activation='silu'.*or gelu_pytorch_tanh"),
+        ("tiny_gemma3", {"layer_types": ["chunked_attention"] * 4}, r"layer_types\[0\]='chunked_attention'"),
+        ("tiny_gemma3", {"sliding_window": None}, "sliding_window=None"),
+        ("tiny_qwen2", {"hidden_act": "gelu"}, r"hidden_act='gelu'.*or silu"),
+        ("tiny_qwen3", {"attention_bias": True}, "attention_bias"),
+        ("tiny_qwen3", {"layer_types": ["full_attention"]}, "layer_types names 1 layers"),
+    ],
+)
+def test_what_the_newer_families_do_not_support_is_named(name: str, change: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        parse(architecture_config(name) | change)
 
 
 def test_a_folder_without_config_is_no_model(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_tensor_and_its_adapter_are_split_alike() -> None:
 
 
 def test_every_axis_of_every_weight_has_a_meaning() -> None:
-    for name in ("tiny_llama", "tiny_gemma4", "gemma4_31b"):
+    for name in ("tiny_llama", "tiny_gemma3", "tiny_gemma4", "tiny_qwen2", "tiny_qwen3", "gemma4_31b"):
         for weight in all_weights(architecture_of(name)):
             assert len(weight.dims) == len(weight.out_shape + weight.in_shape), weight.hf
 
@@ -101,6 +101,15 @@ def test_four_bit_tiles_lie_on_an_axis_that_they_divide() -> None:
     )
     with pytest.raises(InputError, match=r"layers.0.mlp.gate_proj.kernel axis 1 has size 251, which cannot be cut"):
         nf4_tile(projections(odd, 0)["gate"])
+
+
+def test_a_bias_lies_as_its_weight_does_and_carries_no_adapter() -> None:
+    model = architecture_of("tiny_qwen2")
+    biases = [weight for weight in layer_weights(model, 0) if weight.hf_param == "bias"]
+    assert [weight_axes(weight) for weight in biases] == [("tp",)] * 3
+    placement = place(model, MeshShape(1, 2, 1), "jax", ModelSpec(), lora_modules(LoraSpec(rank=4, targets=("q",)), model))
+    # Whole on both fsdp ranks: norms and biases, and B [4, 256] of q with its moments.
+    assert placement.small_bytes == (3 * (4 * 256 * 12 + (256 + 128 + 128) * 4 + 2 * 256 * 4) + 256 * 4) // 2
 
 
 def test_a_planner_can_ask_often(gemma4_31b: Architecture) -> None:

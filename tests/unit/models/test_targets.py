@@ -6,6 +6,7 @@ import pytest
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import parse_architecture
+from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.targets import all_weights, expand_targets, hf_module_names
 from crossmesh.spec.training import LORA_TARGETS
 
@@ -62,6 +63,24 @@ def test_gemma4_layers_that_share_k_and_v_have_k_only() -> None:
     assert found["model.layers.0.self_attn.v_proj"].weight.tunix == ("layers", 0, "attn", "kv_einsum", "v")
     assert found["model.layers.5.self_attn.q_proj"].out_features == 8 * 64
     assert found["model.layers.0.self_attn.q_proj"].out_features == 8 * 32
+
+
+def test_biases_are_part_of_the_model_but_no_target() -> None:
+    model = parse_architecture(architecture_config("tiny_qwen2"), "test")
+    biases = {weight.hf_name: weight for weight in all_weights(model) if weight.hf_param == "bias"}
+    assert len(biases) == 3 * 3
+    key = biases["model.layers.2.self_attn.k_proj.bias"]
+    assert (key.hf_shape, key.tunix_path) == ((4 * 32,), ("layers", 2, "attn", "k_bias"))
+    adapted = expand_targets(model, LORA_TARGETS)
+    assert len(adapted) == 3 * 7
+    assert all(target.weight.hf_param == "weight" for target in adapted)
+
+
+def test_gemma3_and_qwen3_have_norms_of_queries_and_keys() -> None:
+    for name, expected in (("tiny_gemma3", "_query_norm"), ("tiny_qwen3", "q_norm")):
+        weights = {weight.hf_name: weight for weight in all_weights(parse_architecture(architecture_config(name), "test"))}
+        norm = weights["model.layers.3.self_attn.q_norm.weight"]
+        assert (norm.hf_shape, norm.tunix) == ((32,), ("layers", 3, "attn", expected))
 
 
 def test_names_follow_the_prefix_of_a_multimodal_checkpoint() -> None:

@@ -1,0 +1,73 @@
+"""What Tunix's Llama 3, Qwen 2 and Qwen 3 share when they compute as the Hugging Face models do. Imports Tunix: workers only.
+
+Tunix 0.1.7's llama3 and qwen3 call `apply_rope` without the config's theta, so that every such model is computed with the default of 1e6;
+none of the three knows a window. Both are said to the attention here.
+"""
+
+import functools
+from typing import Any
+
+from flax import nnx
+from tunix.models.llama3.model import apply_rope
+
+from crossmesh.errors import InputError
+from crossmesh.models.architecture import Architecture
+from crossmesh.models.attention_jax import attend
+from crossmesh.models.layers_jax import HiddenStates, Settings, set_up
+from crossmesh.models.sharding_jax import HEADS, STREAM, constrain
+
+
+class DenseAttention(nnx.Module):
+    """Mixed into Tunix's attention: on segments. `theta`, `window` and `kernel` are set on the instance."""
+
+    q_proj: Any
+    k_proj: Any
+    v_proj: Any
+    o_proj: Any
+    head_dim: int
+    scale: float
+    theta: float
+    window: int
+    kernel: str
+
+    def project(self, x: Any) -> tuple[Any, Any, Any]:
+        """Queries, keys and values [B, T, N, H] before rotation."""
+        return self.q_proj(x), self.k_proj(x), self.v_proj(x)
+
+    def block(self, x: Any, segment_pos: Any, cache: Any, attn_mask: Any, segment_ids: Any = None) -> Any:
+        """`attn_mask` holds segment ids [B, T]."""
+        del cache, segment_ids
+        query, key, value = (constrain(projected, *HEADS) for projected in self.project(x))
+        rotate = functools.partial(apply_rope, positions=segment_pos, head_dim=self.head_dim, rope_theta=self.theta)
+        mixed = attend(rotate(query) * self.scale, rotate(key), value, attn_mask, self.window, self.kernel)
+        return None, constrain(self.o_proj(mixed), *STREAM)
+
+
+def check_rope(architecture: Architecture) -> None:
+    """Raise `InputError` for a rotation that is not computed."""
+    for rope in {layer.rope for layer in architecture.layers}:
+        if rope.kind != "default" or rope.fraction != 1.0:
+            raise InputError(
+                f"This {architecture.family} model uses rope_type={rope.kind!r}, which the JAX backend (Tunix 0.1.7) does not compute. "
+                "Allowed: default. Use backend=torch for this model."
+            )
+
+
+def set_up_dense(
+    model: Any,
+    architecture: Architecture,
+    settings: Settings,
+    kind: type[HiddenStates],
+    attention: type[DenseAttention],
+    einsum: type,
+    layer_kind: type | None = None,
+) -> Any:
+    """Make Tunix's `model` a `kind` whose layers have `attention` and projections of type `einsum`; returns it.
+
+    Layers stay what they are, unless a `layer_kind` is given.
+    """
+    for layer, block in zip(architecture.layers, model.layers, strict=True):
+        set_up(block, layer_kind or type(block), attention, (einsum, nnx.Linear), settings)
+        block.attn.theta, block.attn.window = layer.rope.theta, layer.window
+    model.__class__ = kind
+    return model

@@ -1,0 +1,52 @@
+"""Tunix's Qwen 2 as the Hugging Face model computes it. Importing this imports Tunix: workers only."""
+
+from typing import Any
+
+from flax import nnx
+from tunix.models.qwen2 import model as qwen2
+
+from crossmesh.models.architecture import Architecture
+from crossmesh.models.dense_jax import DenseAttention, check_rope, set_up_dense
+from crossmesh.models.layers_jax import DTYPES, HiddenStates, Settings, activations
+
+
+class _Attention(DenseAttention, qwen2.Attention):
+    def project(self, x: Any) -> tuple[Any, Any, Any]:
+        projected = zip(super().project(x), (self.q_bias, self.k_bias, self.v_bias), strict=True)
+        query, key, value = (one + bias.get_value().astype(one.dtype).reshape(one.shape[2:]) for one, bias in projected)
+        return query, key, value
+
+
+class _Layer(qwen2.DecoderLayer):
+    """Tunix's layer given positions, as those of the other families are: its own is given sines and cosines that its model made."""
+
+    def block(self, x: Any, positions: Any, cache: Any, segment_ids: Any) -> Any:
+        x = x + self.attn.block(self.input_layernorm(x), positions, cache, segment_ids)[1]
+        return None, x + self.mlp(self.post_attention_layernorm(x))
+
+
+class _Model(HiddenStates, qwen2.Qwen2):
+    pass
+
+
+def make_qwen2(architecture: Architecture, settings: Settings) -> Any:
+    """Tunix's Qwen 2 with windows, hidden states as output."""
+    check_rope(architecture)
+    layer, dtype = architecture.layers[0], DTYPES[settings.dtype]
+    config = qwen2.ModelConfig(
+        num_layers=len(architecture.layers),
+        vocab_size=architecture.vocab,
+        embed_dim=architecture.hidden,
+        hidden_dim=architecture.ffn,
+        num_heads=layer.heads,
+        head_dim=layer.head_dim,
+        num_kv_heads=layer.kv_heads,
+        rope_theta=int(layer.rope.theta),
+        norm_eps=architecture.norm_epsilon,
+        use_tied_embedding=architecture.tied,
+        shd_config=activations(qwen2.ShardingConfig.get_default_sharding()),
+        dtype=dtype,
+        param_dtype=dtype,
+    )
+    model = qwen2.Qwen2(config, rngs=nnx.Rngs(0))
+    return set_up_dense(model, architecture, settings, _Model, _Attention, qwen2.Einsum, _Layer)
