@@ -1,4 +1,4 @@
-"""Serve a base model and PEFT adapters until Ctrl-C: `python jobs/serve.py serve.adapters=[mine:/path/to/adapter]`."""
+"""Serve a base model and PEFT adapters until Ctrl-C: `python jobs/serve.py serve.adapters=[a:/path/to/adapter,b:RUN]`."""
 
 import sys
 from dataclasses import dataclass

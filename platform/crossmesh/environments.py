@@ -101,7 +101,11 @@ VARIABLES = (
     ),
     # Set in serving workers.
     Variable("VLLM_TARGET_DEVICE", "set", "The platform of the engine: beside libtpu vLLM finds two and refuses to start."),
+    Variable(
+        "VLLM_ENABLE_V1_MULTIPROCESSING", "set", "0 in check=exchange: the engine computes in the process that asks, and starts sooner."
+    ),
     Variable("VLLM_CPU_OMP_THREADS_BIND", "set", "nobind: a CPU engine computes on all cores; vLLM would leave one to its scheduler."),
+    Variable("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "set", "0: adapters are loaded by our routes, which check them; vLLM's take any path."),
     Variable("VLLM_NO_USAGE_STATS", "set", "1: vLLM sends no usage report."),
     Variable("MALLOC_MMAP_THRESHOLD_", "set", "1 GiB: a CPU engine keeps its freed memory, because fresh pages cost a tenth of its time."),
     Variable("MALLOC_TRIM_THRESHOLD_", "set", "1 GiB: the same."),

@@ -1,6 +1,6 @@
 """A driver for tests: serves what it is told until its standard input closes or it is interrupted, saying what it does as lines of JSON.
 
-Run as `serve_tiny.py <storage> <model folder> [name=adapter folder ...]`.
+Run as `serve_tiny.py <storage> <model folder> <serve.max_loras> [name=adapter folder ...]`.
 """
 
 import json
@@ -10,6 +10,8 @@ from pathlib import Path
 
 from crossmesh.cluster import processes_of, ray_session
 from crossmesh.errors import CrossmeshError
+from crossmesh.models.weights import folder_digests
+from crossmesh.pipeline.evaluation import served_base
 from crossmesh.serve.app import start_server
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import ServeSpec, StorageSpec
@@ -20,14 +22,20 @@ def say(**values: object) -> None:
     sys.stdout.flush()
 
 
-def main(storage: str, model: str, *adapters: str) -> None:
-    spec = ExperimentSpec(serve=ServeSpec(port=0, max_model_len=256, kv_cache_gib=0.25), storage=StorageSpec(storage))
+def main(storage: str, model: str, max_loras: str, *adapters: str) -> None:
+    spec = ExperimentSpec(
+        serve=ServeSpec(port=0, max_model_len=256, kv_cache_gib=0.25, max_loras=int(max_loras)), storage=StorageSpec(storage)
+    )
     folders = {name: Path(folder) for name, _, folder in (adapter.partition("=") for adapter in adapters)}
+    base = served_base(spec, folder_digests(Path(model)))
     folder: Path | None = None
     try:
         with ray_session(spec.storage) as session:
             folder = session.folder
-            with start_server(spec, Path(model), folders, on_progress=lambda message: say(progress=message)) as server:
+            served = [base.adapter(name, source) for name, source in folders.items()]
+            with start_server(
+                spec, base, served, sources=tuple(folders.values()), on_progress=lambda message: say(progress=message)
+            ) as server:
                 say(base_url=server.base_url, api_key=server.api_key, models=server.models, start_s=server.start_s, folder=str(folder))
                 sys.stdin.read()
     except KeyboardInterrupt:

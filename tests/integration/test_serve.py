@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import openai
 import pytest
 
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.training import LORA_TARGETS, ModelSpec
+from crossmesh.spec.training import ModelSpec
+from crossmesh.verify.random_adapters import write_random_adapter
 
 pytestmark = pytest.mark.integration
 RANK = 4
@@ -33,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def adapters(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("adapters")
-    return {name: random_adapter(model, folder / name, seed) for seed, name in enumerate(("one", "two"))}
+    return {name: write_random_adapter(model, folder / name, seed, RANK, 0.5) for seed, name in enumerate(("one", "two"))}
 
 
 def start(storage: Path, model: Path, adapters: dict[str, Path]) -> subprocess.Popen[str]:
@@ -41,7 +41,7 @@ def start(storage: Path, model: Path, adapters: dict[str, Path]) -> subprocess.P
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2] / "platform")
     script = str(Path(__file__).with_name("serve_tiny.py"))
-    command = [sys.executable, script, str(storage), str(model), *[f"{name}={folder}" for name, folder in adapters.items()]]
+    command = [sys.executable, script, str(storage), str(model), "0", *[f"{name}={folder}" for name, folder in adapters.items()]]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment)
 
 
@@ -96,14 +96,13 @@ def expected(model: Path, adapters: dict[str, Path]) -> dict[str, list[list[int]
     found = {}
     for name in ("base", *adapters):
         loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+        loaded.generation_config.eos_token_id = loaded.config.eos_token_id = None  # A token like any other, as with `ignore_eos`.
         if name in adapters:
             loaded = PeftModel.from_pretrained(loaded, adapters[name])
         answers = []
         for prompt in PROMPTS:
             ids = torch.tensor([prompt])
-            made = loaded.generate(
-                input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=TOKENS, min_new_tokens=TOKENS
-            )
+            made = loaded.generate(input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=TOKENS)
             answers.append(made[0, len(prompt) :].tolist())
         found[name] = answers
     return found
@@ -248,6 +247,7 @@ PLACEMENT = """
 import json, sys
 from pathlib import Path
 from crossmesh.cluster import ray_session
+from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.engine import engine_settings
 from crossmesh.spec.experiment import BatchSpec, ExperimentSpec, HardwareSpec, ServeSpec, StorageSpec
 from ray.serve.llm import LLMConfig
@@ -257,7 +257,7 @@ found = []
 with ray_session(StorageSpec(sys.argv[1])):
     for hardware, tp in (("gpu_2xh100", 2), ("tpu_v6e_8", 8), ("tpu_v5p_8", 4)):
         spec = ExperimentSpec(hardware=HardwareSpec(hardware), serve=ServeSpec(tp=tp), batch=BatchSpec(8, 1))
-        settings = engine_settings(spec, Path(sys.argv[2]), {})
+        settings = engine_settings(spec, ServedBase("base", Path(sys.argv[2]), "", Path(sys.argv[1])))
         theirs = LLMServer.get_deployment_options(LLMConfig(**settings.llm_config))
         found.append([{key: value for key, value in options.items() if "placement" in key} for options in (settings.deployment, theirs)])
 print(json.dumps(found))

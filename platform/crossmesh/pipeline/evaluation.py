@@ -3,23 +3,21 @@
 Which adapters there are and what the results mean is the caller's.
 """
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from crossmesh.adapters.peft_format import check_fits, read_adapter, write_serving_adapter
 from crossmesh.console import Console
-from crossmesh.errors import CrossmeshError
 from crossmesh.evaluate.harness import EvalResult, evaluate_endpoint, read_result
 from crossmesh.files import canonical_json, digest_text, read_json, write_json
-from crossmesh.models.families import read_architecture
 from crossmesh.models.weights import ModelFolder
+from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.app import start_server
 from crossmesh.serve.engine import EngineSettings, engine_settings
 from crossmesh.serve.record import engine_record
 from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.sweep.trial import cache_folder
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.tracker import Tracker
 
@@ -47,43 +45,26 @@ class Evaluation:
     skipped: bool
 
 
-def serving_adapters(model: ModelFolder, adapters: tuple[Adapter, ...], storage: Path) -> dict[str, Path]:
-    """Return each adapter in the form that the engine serves correctly, made once, by name."""
-    architecture = read_architecture(model.path)
-    served = {}
-    for adapter in adapters:
-        folder = storage / "serving" / adapter.digest[:16]
-        check_fits(read_adapter(adapter.folder)[0], architecture, f"The adapter {adapter.name!r} in {adapter.folder}")
-        if not _readable(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-            write_serving_adapter(adapter.folder, folder, architecture)
-        served[adapter.name] = folder
-    return served
-
-
-def _readable(folder: Path) -> bool:
-    """Whether `folder` holds a whole adapter; one that was damaged is made again."""
-    try:
-        read_adapter(folder)
-    except CrossmeshError:
-        return False
-    return True
+def served_base(spec: ExperimentSpec, model: ModelFolder) -> ServedBase:
+    """The base model as a server has it."""
+    return ServedBase(BASE, model.path, model.weights_digest, cache_folder(spec) / "serving")
 
 
 def evaluate_models(
     spec: ExperimentSpec, model: ModelFolder, adapters: tuple[Adapter, ...], tracker: Tracker, console: Console, parent: str, *, force: bool
 ) -> dict[str, Evaluation]:
     """Evaluate the base and every adapter through one server; it is started only when something is not done yet."""
-    served = serving_adapters(model, adapters, spec.storage.path)
-    settings = engine_settings(spec, model.path, served, BASE)
+    base = served_base(spec, model)
+    served = [base.adapter(adapter.name, adapter.folder) for adapter in adapters]
+    settings = engine_settings(spec, base, served)
     folders = {name: _folder(spec, model, adapters, settings, name) for name in settings.models}
     done = {} if force else {name: folder for name, folder in folders.items() if (folder / "run.json").is_file()}
     evaluations = {name: _read(name, folder) for name, folder in done.items()}
     missing = [name for name in settings.models if name not in done]
     if not missing:
         return evaluations
-    with console.stage("serve: base" + "".join(f", {name}" for name in served)) as stage:
-        server = start_server(spec, model.path, served, base_name=BASE, on_progress=stage.say)
+    with console.stage(f"serve: {', '.join(settings.models)}") as stage:
+        server = start_server(spec, base, served, on_progress=stage.say)
         stage.say(f"ready at {server.base_url} after {server.start_s:.0f} s")
     with server:
         for name in missing:

@@ -10,7 +10,7 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +19,10 @@ from typing import Any
 
 from crossmesh.environments import environment, package_root
 from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.serve.adapters import ServedAdapter, ServedBase
 from crossmesh.serve.engine import EngineSettings, engine_settings
 from crossmesh.serve.gate import PROXY_HOOK, key_digest, server_key
+from crossmesh.serve.loading import HotLoading
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import ServeSpec
 
@@ -66,23 +68,24 @@ def _silent(message: str) -> None:
 
 def start_server(
     spec: ExperimentSpec,
-    model_folder: Path,
-    adapters: Mapping[str, Path],
+    base: ServedBase,
+    adapters: Sequence[ServedAdapter],
     *,
-    base_name: str = "base",
+    sources: tuple[Path, ...] = (),
     on_progress: Callable[[str], None] = _silent,
 ) -> Server:
-    """Serve the model in `model_folder` as `base_name` and every PEFT folder of `adapters` by its name; return once it answers.
+    """Serve `base` and `adapters`, each by its name; return once the server answers.
 
-    `on_progress` gets one line at each change and every ten seconds. Raises `InputError` for what the spec or the cluster cannot do, and
-    `CrossmeshError` with the last lines of the engine's output when it fails or is not ready within `serve.start_timeout_s`. On
-    any error, Ctrl-C included, nothing is left running.
+    While it runs, clients may load further adapters from `storage.root` and from the folders `sources`, and unload any
+    (`loading_vllm.py`). `on_progress` gets one line at each change and every ten seconds. Raises `InputError` for what the spec or the
+    cluster cannot do, and `CrossmeshError` with the last lines of the engine's output when it fails or is not ready within
+    `serve.start_timeout_s`. On any error, Ctrl-C included, nothing is left running.
     """
     import ray
     from ray import serve
 
     began = time.monotonic()
-    settings = engine_settings(spec, model_folder, adapters, base_name)
+    settings = engine_settings(spec, base, adapters)
     key = server_key(spec.serve, spec.storage.path)
     if not ray.is_initialized():
         raise CrossmeshError("A server needs a Ray session. Open one with `crossmesh.cluster.ray_session` around it.")
@@ -95,7 +98,8 @@ def start_server(
     try:
         on_progress("starting Ray Serve")
         _start_serve(spec.serve.host, port)
-        _deploy(settings, spec, None if key is None else key_digest(key))
+        loading = HotLoading(base, (spec.storage.path, *sources), settings.engine_kwargs.get("max_lora_rank", 0))
+        _deploy(settings, spec, loading, None if key is None else key_digest(key))
         _wait(began + spec.serve.start_timeout_s, spec.serve, on_progress)
         _probe(server, gated=key is not None)
     except BaseException:
@@ -157,7 +161,7 @@ def _start_serve(host: str, port: int) -> None:
         raise
 
 
-def _deploy(settings: EngineSettings, spec: ExperimentSpec, digest: str | None) -> None:
+def _deploy(settings: EngineSettings, spec: ExperimentSpec, loading: HotLoading, digest: str | None) -> None:
     from ray import serve
 
     from crossmesh.serve.replica import ModelServer
@@ -167,7 +171,7 @@ def _deploy(settings: EngineSettings, spec: ExperimentSpec, digest: str | None) 
     options["ray_actor_options"] = {**options["ray_actor_options"], "runtime_env": runtime_env}
     # Access logs name routes, status and time only; prompts and headers never enter them.
     application = serve.deployment(ModelServer, name=DEPLOYMENT, **options).bind(
-        {**settings.llm_config, "runtime_env": runtime_env}, dict(settings.adapters), digest
+        {**settings.llm_config, "runtime_env": runtime_env}, dict(settings.adapters), loading, digest
     )
     target = serve.RunTarget(application, name=APPLICATION, route_prefix="/")
     serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)

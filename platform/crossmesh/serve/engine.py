@@ -1,22 +1,19 @@
 """Engine settings per accelerator: from the spec to what Ray Serve and vLLM are told, as plain values.
 
-Everything here is a function from values to values (adapter configurations are read as JSON). It builds no Serve application and
-imports neither Ray nor vLLM, so the driver may use it. Shapes of placement follow `ray.serve.llm` (a test compares them).
+Everything here is a function from values to values. It builds no Serve application and imports neither Ray nor vLLM, so the driver may
+use it. Shapes of placement follow `ray.serve.llm` (a test compares them).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from crossmesh.errors import InputError
-from crossmesh.files import read_json
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
+from crossmesh.serve.adapters import ServedAdapter, ServedBase, check_names, check_rank, serving_rank
 from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.services import ServeSpec
 from crossmesh.spec.training import AUTO
-
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Ranks that vLLM allocates adapters for (`vllm.config.lora.MaxLoRARanks`)."""
 
 CPU_LORA_WORKER = "crossmesh.serve.lora_cpu_vllm.Worker"
 """vLLM worker class with LoRA kernels that are right for mixed batches and as fast as the base model's products."""
@@ -53,53 +50,28 @@ class EngineSettings:
         return (self.llm_config["model_loading_config"]["model_id"], *self.adapters)
 
 
-def engine_settings(spec: ExperimentSpec, model_folder: Path, adapters: Mapping[str, Path], base_name: str = "base") -> EngineSettings:
-    """Return the settings of one engine that serves the model in `model_folder` as `base_name`, and each adapter by its name.
+def engine_settings(spec: ExperimentSpec, base: ServedBase, adapters: Sequence[ServedAdapter] = ()) -> EngineSettings:
+    """Return the settings of one engine that serves `base` and each of `adapters` by its name.
 
-    Raises `InputError` for a folder that is no model or no adapter, for a name used twice, for an adapter over
-    `serve.max_lora_rank`, and for a `serve.tp` that the hardware cannot hold.
+    Raises `InputError` for a folder that is no model, for a name used twice, for an adapter over `serve.max_lora_rank`, and for a
+    `serve.tp` that the hardware cannot hold.
     """
     device = spec.hardware.slice.device
-    _check_folders(model_folder, adapters, base_name)
+    if not (base.folder / "config.json").is_file():
+        raise InputError(f"{base.folder} holds no model: config.json is missing. Give the folder that `fetch_model` made.")
+    check_names([adapter.name for adapter in adapters])
     _check_parallelism(spec.serve.tp, device)
-    arguments = _common_arguments(spec) | _lora_arguments(spec.serve.max_lora_rank, adapters) | _device_arguments(spec, device, adapters)
+    lora = _lora_arguments(spec.serve, adapters)
+    arguments = _common_arguments(spec) | lora | _device_arguments(spec, device, adapted=bool(lora))
     llm_config: dict[str, Any] = {
-        "model_loading_config": {"model_id": base_name, "model_source": str(model_folder.resolve())},
+        "model_loading_config": {"model_id": base.name, "model_source": str(base.folder.resolve())},
         "engine_kwargs": arguments,
         # Engine metrics stay on vLLM's own /metrics route; Ray's exporter needs the dashboard agent.
         "log_engine_metrics": False,
         **_accelerator(device),
     }
-    folders = {name: str(folder.resolve()) for name, folder in adapters.items()}
+    folders = {adapter.name: str(adapter.folder.resolve()) for adapter in adapters}
     return EngineSettings(_kind(device), llm_config, folders, _deployment(spec.serve.tp, device), _variables(device))
-
-
-def serving_rank(ranks: Mapping[str, int], limit: int) -> int:
-    """Return the smallest rank vLLM can allocate for adapters of `ranks` by name; `InputError` when one exceeds `limit`.
-
-    Allocating more than needed is not free: every shrink and expand computes over the whole allocated rank.
-    """
-    for name, rank in ranks.items():
-        if rank > limit:
-            raise InputError(
-                f"Adapter {name!r} has rank {rank}, over serve.max_lora_rank={limit}. Raise serve.max_lora_rank to {rank} or more."
-            )
-    needed = max(ranks.values())
-    fitting = [rank for rank in LORA_RANKS if rank >= needed]
-    if not fitting:
-        raise InputError(f"An adapter of rank {needed} cannot be served: vLLM's largest LoRA rank is {LORA_RANKS[-1]}.")
-    return fitting[0]
-
-
-def _check_folders(model_folder: Path, adapters: Mapping[str, Path], base_name: str) -> None:
-    if not (model_folder / "config.json").is_file():
-        raise InputError(f"{model_folder} holds no model: config.json is missing. Give the folder that `fetch_model` made.")
-    for name, folder in adapters.items():
-        if name == base_name:
-            raise InputError(f"serve.adapters: the name {name!r} is the base model's. Give the adapter another name.")
-        for file in ("adapter_config.json", "adapter_model.safetensors"):
-            if not (folder / file).is_file():
-                raise InputError(f"serve.adapters: {name}:{folder} is no PEFT adapter: {file} is missing.")
 
 
 def _check_parallelism(tp: int, device: Device) -> None:
@@ -137,24 +109,39 @@ def _common_arguments(spec: ExperimentSpec) -> dict[str, Any]:
     }
 
 
-def _lora_arguments(limit: int, adapters: Mapping[str, Path]) -> dict[str, Any]:
-    if not adapters:
+def _lora_arguments(serve: ServeSpec, adapters: Sequence[ServedAdapter]) -> dict[str, Any]:
+    """What the engine allocates for adapters: nothing when there are none and none may come.
+
+    With room for more adapters than there are, ranks of later ones are not known, so all of `serve.max_lora_rank` is allocated.
+    """
+    slots = serve.max_loras or len(adapters)
+    if not slots:
         return {}
-    ranks = {name: int(read_json(folder / "adapter_config.json")["r"]) for name, folder in adapters.items()}
-    return {"enable_lora": True, "max_loras": len(adapters), "max_lora_rank": serving_rank(ranks, limit)}
+    for adapter in adapters:
+        check_rank(adapter, serve.max_lora_rank)
+    open_slots = slots > len(adapters)
+    rank = serve.max_lora_rank if open_slots else max(adapter.rank for adapter in adapters)
+    return {
+        "enable_lora": True,
+        "max_loras": slots,
+        # In host memory; one that is not there is read again from its folder when it is asked for.
+        "max_cpu_loras": max(slots, len(adapters)),
+        "max_lora_rank": serving_rank(rank),
+    }
 
 
-def _device_arguments(spec: ExperimentSpec, device: Device, adapters: Mapping[str, Path]) -> dict[str, Any]:
+def _device_arguments(spec: ExperimentSpec, device: Device, *, adapted: bool) -> dict[str, Any]:
     if isinstance(device, Cpu):
         # Compiling costs a minute here, and vLLM's CPU backend does not compile at all once adapters are enabled.
         arguments: dict[str, Any] = {"kv_cache_memory_bytes": int(spec.serve.kv_cache_gib * _GIB), "enforce_eager": True}
-        return arguments | ({"worker_cls": CPU_LORA_WORKER} if adapters else {})
+        return arguments | ({"worker_cls": CPU_LORA_WORKER} if adapted else {})
     return {"gpu_memory_utilization": spec.serve.gpu_memory_utilization}
 
 
 def _variables(device: Device) -> dict[str, str]:
     # The model is a local folder with everything in it.
-    variables = {"HF_HUB_OFFLINE": "1"}
+    # Adapters are loaded through our own routes, which check them; vLLM's take any path.
+    variables = {"HF_HUB_OFFLINE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0"}
     if isinstance(device, Cpu):
         # vLLM would keep a core free for its scheduler, half of a small machine; ours shares the cores instead. Threads that wait must
         # then sleep: spinning ones took six times the CPU time as soon as anything else ran.

@@ -9,6 +9,10 @@ from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
 from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
 from vllm.entrypoints.openai.models.protocol import LoRAModulePath
+from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+
+from crossmesh.serve.loading import HotLoading
+from crossmesh.serve.loading_vllm import add_routes
 
 
 class _Server(LLMServer):
@@ -46,25 +50,27 @@ async def start_engine(llm_config: Mapping[str, Any], adapters: Mapping[str, str
     return server
 
 
-async def openai_app(server: LLMServer, models: tuple[str, ...]) -> FastAPI:
-    """Return vLLM's OpenAI application of the running engine, with `/ready` and `/v1/models/<name>` added."""
+async def openai_app(server: LLMServer, loading: HotLoading) -> FastAPI:
+    """Return vLLM's OpenAI application of the running engine, with `/ready`, `/v1/models/<name>` and the routes of `loading_vllm` added."""
     app: FastAPI = await server.engine.build_asgi_app()
+    served: OpenAIServingModels = app.state.openai_serving_models
+    add_routes(app, loading)
 
     @app.get("/ready")
     async def ready() -> dict[str, Any]:
-        """Answer once the engine runs and holds every model."""
+        """Answer once the engine runs, with every model that it serves."""
         await server.check_health()
-        return {"status": "ready", "models": list(models)}
+        return {"status": "ready", "models": [loading.base.name, *served.lora_requests]}
 
     @app.get("/v1/models/{model}")
     async def model_card(model: str) -> dict[str, Any]:
         """Answer `client.models.retrieve(...)`, which vLLM itself does not route."""
-        cards = await app.state.openai_serving_models.show_available_models()
+        cards = await served.show_available_models()
         for card in cards.data:
             if card.id == model:
                 described: dict[str, Any] = card.model_dump()
                 return described
-        raise HTTPException(404, f"The model {model!r} does not exist. Known: {', '.join(models)}.")
+        raise HTTPException(404, f"The model {model!r} does not exist. Known: {', '.join(card.id for card in cards.data)}.")
 
     return app
 

@@ -12,6 +12,7 @@ from typing import Any
 from ray import serve
 
 from crossmesh.serve.gate import App, Gate
+from crossmesh.serve.loading import HotLoading
 
 _LOG_LINES = 40
 _LOG_BYTES = 64 << 10
@@ -24,12 +25,14 @@ class ModelServer:
     Args:
         llm_config: keyword arguments of `ray.serve.llm.LLMConfig`.
         adapters: adapter folders by model name.
+        loading: what may be loaded while the engine runs.
         digest: SHA-256 of the API key; None serves without a key.
     """
 
-    def __init__(self, llm_config: Mapping[str, Any], adapters: Mapping[str, str], digest: str | None) -> None:
+    def __init__(self, llm_config: Mapping[str, Any], adapters: Mapping[str, str], loading: HotLoading, digest: str | None) -> None:
         self._llm_config = llm_config
         self._adapters = adapters
+        self._loading = loading
         self._digest = digest
         self._server: Any = None
 
@@ -42,7 +45,7 @@ class ModelServer:
         except Exception as error:  # noqa: BLE001  # whatever it is, it is raised again with more to read
             # The reason stands in the engine's output, not in this error ("see root cause above"), and Serve passes only the error on.
             raise RuntimeError(f"{error}\nLast lines of the engine's output:\n{_own_output()}") from None
-        app: App = await openai_app(self._server, (self._llm_config["model_loading_config"]["model_id"], *self._adapters))
+        app: App = await openai_app(self._server, self._loading)
         return app if self._digest is None else Gate(app, self._digest)
 
     async def check_health(self) -> None:

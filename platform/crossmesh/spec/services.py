@@ -18,7 +18,11 @@ class ServeSpec:
     port: int = 8000
     """HTTP port; 0 takes a free one."""
     adapters: tuple[str, ...] = ()
-    """PEFT adapter folders to serve beside the base, as `name:folder`."""
+    """Adapters to serve beside the base, as `name:source`. A source is a PEFT folder, `hf://owner/name[@revision]`, the id of an MLflow
+    run or the identity of a trial."""
+    max_loras: int = 0
+    """Adapters that one batch of the engine can mix, held in its memory; others wait and take their place. 0: as many as `adapters`, so
+    that an engine without any takes none later either."""
     max_model_len: int = 512
     max_num_seqs: int = 16
     dtype: str = AUTO
@@ -29,6 +33,7 @@ class ServeSpec:
     gpu_memory_utilization: float = 0.9
     tp: int = 1
     max_lora_rank: int = 64
+    """Largest rank of an adapter."""
     seed: int = 0
     api_key_env: str = "CROSSMESH_API_KEY"
     """Environment variable with the key that clients must send. Unset: a key is made and kept under `storage.root`, mode 0600."""
@@ -45,13 +50,15 @@ class ServeSpec:
         require(self.max_num_seqs > 0, "serve.max_num_seqs", self.max_num_seqs, "a positive number")
         require(self.kv_cache_gib > 0, "serve.kv_cache_gib", self.kv_cache_gib, "a positive number of GiB")
         require(0 < self.gpu_memory_utilization <= 1, "serve.gpu_memory_utilization", self.gpu_memory_utilization, "over 0, up to 1")
+        require(self.max_loras >= 0, "serve.max_loras", self.max_loras, "0 (as many as serve.adapters) or more")
+        require(self.max_lora_rank > 0, "serve.max_lora_rank", self.max_lora_rank, "a positive number")
         require(self.tp > 0, "serve.tp", self.tp, "a positive number")
         require(self.start_timeout_s > 0, "serve.start_timeout_s", self.start_timeout_s, "a positive number of seconds")
         require_choice("serve.dtype", self.dtype, (*DTYPES, AUTO))
         require_choice("serve.kv_cache_dtype", self.kv_cache_dtype, (*KV_CACHE_DTYPES, AUTO))
         for adapter in self.adapters:
-            name, separator, folder = adapter.partition(":")
-            require(bool(name and separator and folder), "serve.adapters", adapter, "name:folder, e.g. torch:/path/to/adapter")
+            name, separator, source = adapter.partition(":")
+            require(bool(name and separator and source), "serve.adapters", adapter, "name:source, e.g. torch:/path/to/adapter")
 
 
 @dataclass(frozen=True)

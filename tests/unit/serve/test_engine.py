@@ -1,36 +1,33 @@
-import json
 from pathlib import Path
 
 import pytest
 
 from crossmesh.errors import InputError
-from crossmesh.serve.engine import CPU_LORA_WORKER, engine_settings, serving_rank
+from crossmesh.serve.adapters import ServedAdapter, ServedBase, serving_rank
+from crossmesh.serve.engine import CPU_LORA_WORKER, engine_settings
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import ServeSpec
 from crossmesh.spec.training import BatchSpec, HardwareSpec, ModelSpec
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
+def model(tmp_path: Path) -> ServedBase:
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    return folder
+    return ServedBase("base", folder, "d1gest", tmp_path / "forms")
 
 
-def adapter(folder: Path, rank: int) -> Path:
-    folder.mkdir()
-    (folder / "adapter_config.json").write_text(json.dumps({"r": rank}))
-    (folder / "adapter_model.safetensors").write_bytes(b"")
-    return folder
+def adapter(name: str, rank: int) -> ServedAdapter:
+    return ServedAdapter(name, Path("/forms") / name, rank)
 
 
 def on(hardware: str, **serve: object) -> ExperimentSpec:
     return ExperimentSpec(hardware=HardwareSpec(hardware), batch=BatchSpec(8, 1), serve=ServeSpec(**serve))  # type: ignore[arg-type]
 
 
-def test_an_engine_on_a_cpu_reserves_one_core_and_a_fixed_cache(model: Path) -> None:
-    settings = engine_settings(on("cpu", kv_cache_gib=0.5), model, {})
+def test_an_engine_on_a_cpu_reserves_one_core_and_a_fixed_cache(model: ServedBase) -> None:
+    settings = engine_settings(on("cpu", kv_cache_gib=0.5), model)
     assert settings.kind == "serve/vllm-cpu"
     assert settings.models == ("base",)
     assert settings.engine_kwargs["kv_cache_memory_bytes"] == 1 << 29
@@ -40,41 +37,49 @@ def test_an_engine_on_a_cpu_reserves_one_core_and_a_fixed_cache(model: Path) -> 
     assert settings.llm_config["placement_group_config"] == {"bundles": [{"CPU": 1}]}
 
 
-def test_only_what_the_adapters_need_is_allocated(model: Path, tmp_path: Path) -> None:
-    adapters = {"torch": adapter(tmp_path / "a", 4), "jax": adapter(tmp_path / "b", 12)}
-    settings = engine_settings(on("cpu"), model, adapters, "smol")
-    assert settings.models == ("smol", "torch", "jax")
+def test_only_what_the_adapters_need_is_allocated(model: ServedBase) -> None:
+    adapters = [adapter("torch", 4), adapter("jax", 12)]
+    settings = engine_settings(on("cpu"), model, adapters)
+    assert settings.models == ("base", "torch", "jax")
+    assert settings.adapters == {"torch": "/forms/torch", "jax": "/forms/jax"}
     assert settings.engine_kwargs["max_loras"] == 2
     assert settings.engine_kwargs["max_lora_rank"] == 16
     assert settings.engine_kwargs["worker_cls"] == CPU_LORA_WORKER
     assert "worker_cls" not in engine_settings(on("gpu_2xh100"), model, adapters).engine_kwargs
 
 
-@pytest.mark.parametrize(("ranks", "rank"), [({"a": 1}, 1), ({"a": 2}, 8), ({"a": 8, "b": 17}, 32), ({"a": 64}, 64)])
-def test_rank_is_rounded_to_what_vllm_allocates(ranks: dict[str, int], rank: int) -> None:
-    assert serving_rank(ranks, 64) == rank
+def test_an_engine_with_room_for_more_adapters_takes_any_rank_up_to_the_limit(model: ServedBase) -> None:
+    empty = engine_settings(on("cpu", max_loras=3, max_lora_rank=20), model).engine_kwargs
+    assert (empty["enable_lora"], empty["max_loras"], empty["max_lora_rank"], empty["worker_cls"]) == (True, 3, 32, CPU_LORA_WORKER)
+    full = engine_settings(on("cpu", max_loras=1), model, [adapter("a", 4), adapter("b", 4)]).engine_kwargs
+    assert (full["max_loras"], full["max_cpu_loras"], full["max_lora_rank"]) == (1, 2, 8)
 
 
-def test_rank_over_the_limits_is_refused() -> None:
+@pytest.mark.parametrize(("needed", "rank"), [(1, 1), (2, 8), (17, 32), (64, 64)])
+def test_rank_is_rounded_to_what_vllm_allocates(needed: int, rank: int) -> None:
+    assert serving_rank(needed) == rank
+
+
+def test_rank_over_the_limits_is_refused(model: ServedBase) -> None:
     with pytest.raises(InputError, match=r"'b' has rank 65, over serve\.max_lora_rank=64"):
-        serving_rank({"a": 8, "b": 65}, 64)
+        engine_settings(on("cpu"), model, [adapter("a", 8), adapter("b", 65)])
     with pytest.raises(InputError, match="largest LoRA rank is 512"):
-        serving_rank({"a": 513}, 600)
+        serving_rank(513)
 
 
-def test_dtype_follows_the_model_unless_the_server_says_otherwise(model: Path) -> None:
+def test_dtype_follows_the_model_unless_the_server_says_otherwise(model: ServedBase) -> None:
     spec = ExperimentSpec(model=ModelSpec(dtype="bfloat16"))
-    assert engine_settings(spec, model, {}).engine_kwargs["dtype"] == "bfloat16"
+    assert engine_settings(spec, model).engine_kwargs["dtype"] == "bfloat16"
     spec = ExperimentSpec(model=ModelSpec(dtype="bfloat16"), serve=ServeSpec(dtype="float32"))
-    assert engine_settings(spec, model, {}).engine_kwargs["dtype"] == "float32"
+    assert engine_settings(spec, model).engine_kwargs["dtype"] == "float32"
 
 
-def test_sampling_defaults_hidden_in_the_model_folder_do_not_count(model: Path) -> None:
-    assert engine_settings(on("cpu"), model, {}).engine_kwargs["generation_config"] == "vllm"
+def test_sampling_defaults_hidden_in_the_model_folder_do_not_count(model: ServedBase) -> None:
+    assert engine_settings(on("cpu"), model).engine_kwargs["generation_config"] == "vllm"
 
 
-def test_tensor_parallel_on_gpus_is_one_bundle_a_gpu_with_the_replica_in_the_first(model: Path) -> None:
-    settings = engine_settings(on("gpu_2xh100", tp=2), model, {})
+def test_tensor_parallel_on_gpus_is_one_bundle_a_gpu_with_the_replica_in_the_first(model: ServedBase) -> None:
+    settings = engine_settings(on("gpu_2xh100", tp=2), model)
     assert settings.deployment["placement_group_bundles"] == [
         {"GPU": 1, "accelerator_type:H100": 0.001, "CPU": 1},
         {"GPU": 1, "accelerator_type:H100": 0.001},
@@ -85,23 +90,21 @@ def test_tensor_parallel_on_gpus_is_one_bundle_a_gpu_with_the_replica_in_the_fir
 
 @pytest.mark.parametrize(("hardware", "chip", "topology"), [("tpu_v5p_8", "TPU-V5P", "2x2x1"), ("tpu_v6e_8", "TPU-V6E", "2x4")])
 def test_a_tpu_slice_is_named_by_chip_and_topology_and_reserved_by_the_replica(
-    model: Path, hardware: str, chip: str, topology: str
+    model: ServedBase, hardware: str, chip: str, topology: str
 ) -> None:
-    settings = engine_settings(on(hardware, tp=4), model, {})
+    settings = engine_settings(on(hardware, tp=4), model)
     assert settings.llm_config["accelerator_type"] == chip
     assert settings.llm_config["accelerator_config"] == {"kind": "tpu", "topology": topology}
     assert "placement_group_bundles" not in settings.deployment
 
 
-def test_more_chips_than_there_are_is_refused(model: Path) -> None:
+def test_more_chips_than_there_are_is_refused(model: ServedBase) -> None:
     with pytest.raises(InputError, match=r"serve\.tp=4 is more than the 2 chips of h100"):
-        engine_settings(on("gpu_2xh100", tp=4), model, {})
+        engine_settings(on("gpu_2xh100", tp=4), model)
 
 
-def test_a_folder_that_is_no_model_or_no_adapter_is_named(model: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_model_and_a_name_used_twice_are_named(model: ServedBase, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"config\.json is missing"):
-        engine_settings(on("cpu"), tmp_path, {})
-    with pytest.raises(InputError, match=r"serve\.adapters: torch:.* is no PEFT adapter: adapter_config\.json is missing"):
-        engine_settings(on("cpu"), model, {"torch": tmp_path})
-    with pytest.raises(InputError, match="'base' is the base model's"):
-        engine_settings(on("cpu"), model, {"base": adapter(tmp_path / "a", 8)})
+        engine_settings(on("cpu"), ServedBase("base", tmp_path, "", tmp_path))
+    with pytest.raises(InputError, match=r"serve\.adapters: the name 'a' is used twice"):
+        engine_settings(on("cpu"), model, [adapter("a", 4), adapter("a", 8)])

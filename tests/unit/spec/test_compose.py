@@ -62,7 +62,7 @@ def test_the_command_line_wins_over_the_experiment():
         ("eval.k=[2]", ["eval.k=2", "eval.samples=1"]),
         ("eval.samples=3", ["eval.samples=3", "eval.temperature=0"]),
         ("eval.sandbox=docker", ["eval.sandbox", "bubblewrap, none"]),
-        ("serve.adapters=[torch]", ["serve.adapters", "name:folder"]),
+        ("serve.adapters=[torch]", ["serve.adapters", "name:source"]),
         ("serve.max_lora_rank=8", ["serve.max_lora_rank=8", "lora.rank=16"]),
         ("storage.root=here", ["storage.root", "absolute"]),
         ("batch.micro=[1", ["[1"]),

@@ -1,0 +1,51 @@
+"""Loading and unloading adapters while the engine answers: vLLM's own routes and bodies, with our checks in front.
+
+vLLM's routes (`VLLM_ALLOW_RUNTIME_LORA_UPDATING`) take any path and replace weights under running requests. Here every load is an
+adapter of its own to the engine: requests in flight keep the one they began with, whatever its name means meanwhile, and an unloaded
+one is only no longer found. Imported in a replica only.
+"""
+
+import asyncio
+
+from fastapi import FastAPI, HTTPException
+from fastapi.responses import PlainTextResponse
+from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+from vllm.entrypoints.serve.lora.protocol import LoadLoRAAdapterRequest, UnloadLoRAAdapterRequest
+from vllm.lora.request import LoRARequest
+
+from crossmesh.errors import CrossmeshError
+from crossmesh.serve.loading import HotLoading
+
+
+def add_routes(app: FastAPI, loading: HotLoading) -> None:
+    """Add `POST /v1/load_lora_adapter` and `POST /v1/unload_lora_adapter` to vLLM's application."""
+    served: OpenAIServingModels = app.state.openai_serving_models
+    one_at_a_time = asyncio.Lock()
+
+    @app.post("/v1/load_lora_adapter")
+    async def load(request: LoadLoRAAdapterRequest) -> PlainTextResponse:
+        """Serve the adapter in the folder `lora_path` as `lora_name`; with `load_inplace` also when the name is taken by another one."""
+        name = request.lora_name
+        async with one_at_a_time:
+            if name in served.lora_requests and not request.load_inplace:
+                raise HTTPException(400, f"An adapter called {name!r} is loaded. Unload it first, or send load_inplace=true.")
+            try:
+                # Other requests go on while it is read and written.
+                adapter = await asyncio.to_thread(loading.adapter, name, request.lora_path)
+            except CrossmeshError as error:
+                raise HTTPException(400, str(error)) from error
+            loaded = LoRARequest(name, served.lora_id_counter.inc(1), str(adapter.folder))
+            await served.engine_client.add_lora(loaded)
+            served.lora_requests[name] = loaded
+        return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
+
+    @app.post("/v1/unload_lora_adapter")
+    async def unload(request: UnloadLoRAAdapterRequest) -> PlainTextResponse:
+        """Serve `lora_name` no longer; requests that have begun are answered, and the engine drops its arrays when it needs the room."""
+        name = request.lora_name
+        async with one_at_a_time:
+            if name not in served.lora_requests:
+                known = ", ".join(served.lora_requests) or "none"
+                raise HTTPException(404, f"No adapter is called {name!r}. Loaded: {known}.")
+            del served.lora_requests[name]
+        return PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully.")
