@@ -20,7 +20,7 @@ class VerifyKeys(JobKeys):
     """The job's own keys."""
 
     check: str = ""
-    """training_parity, packing, loss_head, train_overhead or resume."""
+    """training_parity, packing, loss_head, train_overhead, resume or exchange."""
 
 
 def run(job: Job[VerifyKeys]) -> None:

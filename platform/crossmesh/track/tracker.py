@@ -204,6 +204,27 @@ class Tracker:
         with translated(self._place, f"store {source} with run {run_id}"):
             self._client.log_artifacts(run_id, str(source), folder)
 
+    def register(self, run_id: str, artifact: str, name: str, tags: Mapping[str, str], alias: str) -> str:
+        """Make the artifact folder of a run a version of the registered model `name`, which then has `alias`; return its number.
+
+        A version that the run already has there is taken again, with the new tags.
+        """
+        from mlflow.exceptions import MlflowException
+
+        with translated(self._place, f"register {artifact} of run {run_id} as {name!r}"):
+            try:
+                self._client.create_registered_model(name)
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+            source = f"{self._client.get_run(run_id).info.artifact_uri}/{artifact}"
+            known = [one for one in self._client.search_model_versions(f"name = '{_quotable(name)}'") if one.run_id == run_id]
+            version = str((known or [self._client.create_model_version(name, source, run_id)])[0].version)
+            for key, value in tags.items():
+                self._client.set_model_version_tag(name, version, key, value)
+            self._client.set_registered_model_alias(name, alias, version)
+        return version
+
     def finish(self, run_id: str, status: str = "FINISHED") -> None:
         """End a run as FINISHED, FAILED or KILLED."""
         if status not in STATUSES:

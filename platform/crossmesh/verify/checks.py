@@ -11,7 +11,7 @@ from crossmesh.verify.result import CheckResult
 
 Check = Callable[[ExperimentSpec, Path, Console], CheckResult]
 
-CHECKS = ("training_parity", "packing", "loss_head", "train_overhead", "resume")
+CHECKS = ("training_parity", "packing", "loss_head", "train_overhead", "resume", "exchange")
 """Each is `verify_<name>` in the file of its name."""
 
 

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from crossmesh.console import Stage
@@ -23,21 +24,24 @@ Measurement = Callable[[Request, Progress], dict[str, Any]]
 _TAIL = 2000
 
 
-def measure(kind: str, module: str, request: Request, log: Path, stage: Stage) -> dict[str, Any]:
+def measure(
+    kind: str, module: str, request: Request, log: Path, stage: Stage, variables: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
     """Run `crossmesh.verify.<module>` in the environment `kind` and return what it measured.
 
     Args:
-        kind: worker kind of the registry, `train/jax` or `train/torch`, on a CPU.
+        kind: worker kind of the registry, on a CPU.
         module: a file of this room that ends with `answer(...)`.
         request: JSON values.
         log: file for what the process says on stderr.
         stage: hears of progress.
+        variables: environment variables beside those of the kind.
 
     Raises:
         InputError: the measurement says what the user can put right.
         CrossmeshError: the measurement failed; the message ends with what it said last and names the log.
     """
-    worker = environment(kind)
+    worker = environment(kind).with_variables(**variables)
     command = [worker.python or sys.executable, "-m", f"crossmesh.verify.{module}", json.dumps(request)]
     log.parent.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] | None = None
@@ -62,13 +66,15 @@ def measure(kind: str, module: str, request: Request, log: Path, stage: Stage) -
 
 def answer(measurement: Measurement) -> None:
     """Answer the request on the command line; the last line of a module that `measure` runs."""
-    channel = sys.stdout
+    # Libraries print, also from C and in processes of theirs; what they say belongs into the log.
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
 
     def say(**values: object) -> None:
         channel.write(json.dumps(values) + "\n")
         channel.flush()
 
-    with redirect_stdout(sys.stderr):  # Libraries print; what they say belongs into the log.
+    with redirect_stdout(sys.stderr):
         try:
             say(result=measurement(json.loads(sys.argv[1]), lambda *progress: say(progress=progress)))
         except InputError as error:

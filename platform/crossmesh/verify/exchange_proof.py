@@ -1,0 +1,40 @@
+"""The proof of a user's adapter as an artifact: beside the check's files, on the adapter's own MLflow run, and in the model registry."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from crossmesh.adapters.proof import PROOF_FILE
+from crossmesh.files import write_json
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.track.tracker import Tracker
+from crossmesh.verify.result import CheckResult
+
+_TAG = "crossmesh.proof"
+_ALIAS = "proven"
+
+
+def keep_proof(result: CheckResult, folder: Path, run_id: str, spec: ExperimentSpec) -> CheckResult:
+    """Write `result` to `proof.json` in `folder` and, when `run_id` names the run that trained the adapter, to MLflow.
+
+    A passing proof also makes the adapter a version of a registered model, named after its base, with the proof's verdict and digests as
+    tags and the alias `proven`. Returns the result with the name and number of that version among its figures.
+    """
+    write_json(folder / PROOF_FILE, result.record())
+    if not run_id:
+        return result
+    tracker = Tracker(spec.tracking, spec.storage)
+    verdict = "passed" if result.passed else "not passed"
+    tags = {_TAG: verdict, **{f"{_TAG}.{key}": str(digest) for key, digest in result.figures["digests"].items()}}
+    tracker.artifact_json(run_id, f"proof/{PROOF_FILE}", result.record())
+    tracker.tags(run_id, tags)
+    if not result.passed:
+        return result
+    name = registered_name(spec.model.weights)
+    version = tracker.register(run_id, "adapter", name, {"proof": verdict, **tags}, _ALIAS)
+    return replace(result, figures={**result.figures, "registered": {"name": name, "version": version, "run_id": run_id}})
+
+
+def registered_name(weights: str) -> str:
+    """Name of the registered model for adapters of the base `weights`: MLflow takes neither slashes nor colons."""
+    return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', weights).strip('-')}-lora"
