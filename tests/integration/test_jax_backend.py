@@ -134,13 +134,13 @@ def test_no_weight_of_the_model_is_left_unread(probed_model: Path) -> None:
 
 
 def test_tunix_llama_still_ignores_rope_theta() -> None:
-    """The reason for `LlamaAttention.theta`. When this fails, Tunix computes theta itself: remove the work-around."""
+    """The reason for `DenseAttention.theta`. When this fails, Tunix computes theta itself: remove the work-around."""
     assert "rope_theta" in inspect.signature(llama3.apply_rope).parameters
     assert "rope_theta" not in inspect.getsource(llama3.Attention)
 
 
 def test_qwix_still_shares_one_a_between_fused_k_and_v() -> None:
-    """The reason for `_KeyValue`. When this fails, look whether Qwix now trains PEFT's parameters on Tunix's own `kv_einsum`."""
+    """The reason for `KeyValue`. When this fails, look whether Qwix now trains PEFT's parameters on Tunix's own `kv_einsum`."""
     config = gemma4.ModelConfig(
         num_layers=1, num_embed=16, embed_dim=12, hidden_dim=8, num_heads=2, head_dim=4, num_kv_heads=2, sliding_window_size=4,
         attention_pattern=(gemma4.AttentionType.LOCAL_SLIDING,),

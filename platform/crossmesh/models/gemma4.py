@@ -123,7 +123,7 @@ def _layer(config: Json, index: int, kind: str, origin: str) -> LayerKind:
 def _projections(architecture: Architecture, index: int) -> dict[str, Weight]:
     """Tunix gemma4: q, k, v as [heads, D, H], o as [heads, H, D].
 
-    Tunix fuses K and V of a layer that has both into one `kv_einsum`; we build it as two modules below that name (`models/gemma4_jax.py`
+    Tunix fuses K and V of a layer that has both into one `kv_einsum`; we build it as two modules below that name (`models/layers_jax.py`
     says why). A layer where they share a projection has `k_einsum` only, one that uses an earlier layer's has neither.
     """
     layer, hidden, path = architecture.layers[index], (architecture.hidden,), ("layers", index, "attn")

@@ -38,6 +38,8 @@ _END_OF_TURN = 4
 """Token `<|end|>` of the tiny tokenizer."""
 _EMBEDDING_STD = 0.25
 _BIAS_STD = 0.5
+_CENTRED = ("gemma3",)
+"""Families that keep the scale of a norm as its distance from 1."""
 _LOCATION = re.compile(r"(?P<architecture>[a-z0-9_]+)@(?P<seed>[0-9]+)")
 
 
@@ -75,6 +77,8 @@ def write_random(location: str, folder: Path) -> None:
             f"Allowed: {', '.join(small)}."
         )
     arrays = {weight.hf_name: _draw(weight.hf_name, weight.hf_shape, seed) for weight in all_weights(architecture)}
+    if architecture.family in _CENTRED:
+        arrays = {name: array - 1 if array.ndim == 1 else array for name, array in arrays.items()}
     save_file(arrays, str(folder / "model.safetensors"), metadata={"format": "pt"})
     write_json(folder / "config.json", {**config, "dtype": "float32"})
     stops = [config["eos_token_id"], _END_OF_TURN]

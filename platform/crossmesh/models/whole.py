@@ -18,6 +18,7 @@ from safetensors.numpy import save_file
 from crossmesh.errors import CrossmeshError
 from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, read_json, write_json
 from crossmesh.models.families import read_architecture
+from crossmesh.models.spelling import locate
 from crossmesh.models.targets import all_weights
 from crossmesh.models.weights import companion_files, tensor_files
 
@@ -30,22 +31,23 @@ def write_model(folder: Path, arrays: Mapping[str, npt.NDArray[np.float32]], bas
 
     Args:
         folder: does not exist.
-        arrays: every tensor of the base's text decoder, by the name and in the shape that it has there.
+        arrays: every tensor of the base's text decoder, by its name in `models/targets.py`; it is written under the one it has in the base.
         base: the folder that training started from; its configuration, tokenizer and template are copied.
         dtype: `float32`, or `bfloat16`, to which values are rounded.
     """
     shapes = _shapes(base)
     decoder = {weight.hf_name for weight in all_weights(read_architecture(base))}
+    names = locate(decoder, shapes)
     for name in sorted(decoder | arrays.keys()):
         found = arrays[name].shape if name in arrays else None
-        expected = shapes.get(name) if name in decoder else None
+        expected = shapes[names[name]] if name in names else None
         if found != expected:
             raise CrossmeshError(f"{name} has shape {found} in the trained model and {expected} in its base {base}.")
         if not np.isfinite(arrays[name]).all():
             raise CrossmeshError(f"{name} holds values that are not finite: the training diverged. Lower optim.learning_rate.")
     with new_folder(folder) as temporary:
-        rounded = {name: np.ascontiguousarray(array.astype(_DTYPES[dtype])) for name, array in sorted(arrays.items())}
-        rounded |= _read(base, shapes.keys() - decoder)
+        rounded = {names[name]: np.ascontiguousarray(array.astype(_DTYPES[dtype])) for name, array in sorted(arrays.items())}
+        rounded |= _read(base, shapes.keys() - set(names.values()))
         save_file(rounded, str(temporary / _WEIGHTS_FILE), metadata={"format": "pt"})
         (temporary / _WEIGHTS_FILE).chmod(0o644)  # safetensors makes it private; servers may run as somebody else.
         for name in companion_files(base):

@@ -1,6 +1,6 @@
 """The same spec trained on both backends through Ray Train: losses, adapters and the trained modules must be the same.
 
-Model, data, mesh and hardware are the spec's; without a model on the command line it is one tiny model of each family. Low precision
+Model, data, mesh and hardware are the spec's; without a model on the command line it is tiny Llama and tiny Gemma 4. Low precision
 drifts, each framework its own way: in bfloat16 the drift is reported and only the modules are judged.
 """
 
@@ -100,7 +100,7 @@ def compare(spec: ExperimentSpec, architecture: Architecture, runs: dict[str, Tr
 
 
 def _models(model: ModelSpec) -> dict[str, ModelSpec]:
-    """The spec's model; the job's default brings one of every other family along."""
+    """The spec's model; the job's default brings the family along that is furthest from it."""
     return _TINY if model == _TINY["llama"] else {model.family: model}
 
 

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from crossmesh.errors import CrossmeshError
-from crossmesh.files import read_json
+from crossmesh.files import read_json, write_json
 from crossmesh.models.weights import fetch_model, folder_digests
 from crossmesh.models.whole import model_digest, write_model
 from crossmesh.spec.training import ModelSpec
@@ -53,6 +53,19 @@ def test_what_is_not_the_text_decoder_is_copied_as_it_is(tmp_path: Path, base: P
     assert written.keys() == held.keys()
     assert written["model.vision_tower.patch.weight"].dtype == vision.dtype
     assert written["model.vision_tower.patch.weight"].tobytes() == vision.tobytes()
+
+
+def test_a_decoder_under_its_older_name_keeps_it(tmp_path: Path, base: Path, trained: Arrays) -> None:
+    shutil.copytree(base, tmp_path / "base")
+    text = {key: value for key, value in read_json(base / "config.json").items() if key != "dtype"}
+    write_json(tmp_path / "base" / "config.json", {"model_type": "gemma4", "text_config": text})
+
+    def called(prefix: str) -> Arrays:
+        return {name.replace("model.", prefix, 1): array for name, array in trained.items()}
+
+    save_file(called("language_model.model."), tmp_path / "base" / "model.safetensors")
+    write_model(tmp_path / "model", called("model.language_model."), tmp_path / "base", "float32")
+    assert load_file(tmp_path / "model" / "model.safetensors").keys() == called("language_model.model.").keys()
 
 
 def test_another_set_of_tensors_is_refused(tmp_path: Path, base: Path, trained: Arrays) -> None:
