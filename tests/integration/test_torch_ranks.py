@@ -24,9 +24,10 @@ def where(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def models(where: Path) -> dict[str, str]:
-    """Folders of the tiny models by family."""
-    specs = {family: ModelSpec(family=family, weights=f"random://tiny_{family}@0") for family in ("llama", "gemma4")}
-    return {family: str(fetch_model(spec, where).path) for family, spec in specs.items()}
+    """Folders of the tiny models by name."""
+    names = ("llama", "gemma4", "gemma4_moe", "gemma4_e2b")
+    specs = {name: ModelSpec(family=name.partition("_")[0], weights=f"random://tiny_{name}@0") for name in names}
+    return {name: str(fetch_model(spec, where).path) for name, spec in specs.items()}
 
 
 def alone(where: Path, *cases: Case) -> None:
@@ -119,6 +120,20 @@ def test_twenty_steps_are_the_same_on_every_axis(where: Path, models: dict[str, 
     together(where, *(Case(f"{family}-20-{axis}", models[family], {axis: 2}) for axis in axes))
     for axis in axes:
         check_same(where, f"{family}-20-{axis}", f"{family}-20")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "axes"), [("gemma4_moe", ("fsdp",)), ("gemma4_e2b", ("fsdp", "tp"))])
+def test_experts_and_shared_keys_train_the_same_on_every_axis(
+    where: Path, models: dict[str, str], name: str, axes: tuple[str, ...]
+) -> None:
+    folder = models[name]
+    lora, full = Case(name, folder, steps=6, remat="layer"), Case(f"{name}-full", folder, rank=0, steps=4, learning_rate=1e-4)
+    alone(where, *(replace(case, micro=4) for case in (lora, full)))
+    cases = [replace(case, name=f"{case.name}-{axis}", mesh={axis: 2}) for case in (lora, full) for axis in axes]
+    together(where, *cases)
+    for case in cases:
+        check_same(where, case.name, case.name.rpartition("-")[0])
 
 
 @pytest.mark.full

@@ -11,10 +11,10 @@ from tunix.models.gemma4 import model as gemma4
 
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import BATCH_AXES
-from crossmesh.models.architecture import Architecture
+from crossmesh.models.architecture import Architecture, LayerKind
 from crossmesh.models.attention_jax import attend
 from crossmesh.models.gemma4_moe_jax import MixtureOfExperts
-from crossmesh.models.layers_jax import DTYPES, Settings, activations, as_products, look_up, run_block, set_up
+from crossmesh.models.layers_jax import DTYPES, HiddenStates, KeyValue, Settings, activations, as_products, look_up, run_block, set_up
 from crossmesh.models.sharding_jax import HEADS, STREAM, constrain
 
 _NORM_EPSILON = 1e-6
@@ -29,7 +29,7 @@ class _Attention(gemma4.Attention):
     """Tunix's gemma4 attention on segments. `kernel` is set on the instance."""
 
     def block(self, x: Any, segment_pos: Any, cache: Any, attn_mask: Any, kv_shared_cache: Any = None) -> Any:
-        """`attn_mask` holds segment ids [B, T], `kv_shared_cache` the keys and values of an earlier layer where this one uses them."""
+        """`attn_mask` holds segment ids [B, T]; `kv_shared_cache` is (keys, values) of an earlier layer where this one uses them."""
         del cache
         sliding = self.attn_type == gemma4.AttentionType.LOCAL_SLIDING
         x = x.astype(self.config.dtype)
@@ -41,10 +41,10 @@ class _Attention(gemma4.Attention):
             rope_proportion=self.rope_proportion,
         )
         query = rotate(self._query_norm(constrain(self.q_einsum(x), *HEADS)))
-        made = self._keys_and_values(x, rotate) if kv_shared_cache is None else (kv_shared_cache["k"], kv_shared_cache["v"])
+        key, value = kv_shared_cache or self._keys_and_values(x, rotate)
         window = self.config.sliding_window_size if sliding else 0
-        mixed = attend(query, *made, attn_mask, window or 0, self.kernel)
-        return None, constrain(self.attn_vec_einsum(mixed), *STREAM), made
+        mixed = attend(query, key, value, attn_mask, window or 0, self.kernel)
+        return None, constrain(self.attn_vec_einsum(mixed), *STREAM), (key, value)
 
     def _keys_and_values(self, x: Any, rotate: Any) -> tuple[Any, Any]:
         if hasattr(self, "k_einsum"):
@@ -57,13 +57,7 @@ class _Attention(gemma4.Attention):
 
 
 class _Layer(gemma4.DecoderLayer):
-    """Tunix's layer with `remat`, and whether later layers use its keys and values (`shares`), set on the instance."""
-
-    def __call__(
-        self, x: Any, segment_pos: Any, cache: Any, attn_mask: Any, per_layer_input: Any = None, kv_shared_cache: Any = None
-    ) -> Any:
-        del cache
-        return run_block(self, x, segment_pos, attn_mask, per_layer_input, kv_shared_cache)
+    """Tunix's layer. Set on the instance: the layer whose keys and values it uses (`kv_from`), whether others use its own (`shares`)."""
 
     def block(self, x: Any, segment_pos: Any, cache: Any, attn_mask: Any, per_layer_input: Any = None, kv_shared_cache: Any = None) -> Any:
         """Tunix's, with the residual stream given to the experts' router."""
@@ -79,47 +73,33 @@ class _Layer(gemma4.DecoderLayer):
         return None, x * self.skip_scale.get_value(), made if self.shares else None
 
 
-class _KeyValue(nnx.Module):
-    """Two projections in place of Tunix's fused `kv_einsum` [2, heads, D, H].
+class _Model(HiddenStates, gemma4.Gemma4):
+    """Tunix's model up to its hidden states."""
 
-    On the fused weight Qwix makes ONE A [D, rank] for K and V together, so K and V would read the same rank-r projection of the input:
-    another, smaller model than PEFT's, where k_proj and v_proj each have their own A. Two modules give exactly PEFT's parameters.
-    """
+    def __call__(self, tokens: Any, positions: Any, cache: Any, segment_ids: Any) -> Any:
+        """`tokens`, `positions` and `segment_ids` are [B, T]; returns hidden states [B, T, D] and no cache."""
+        del cache
+        x = self.embed(tokens)
+        inputs = self._layer_inputs(x, tokens) if self.config.per_layer_input_dim else None
+        made: dict[int | None, Any] = {}
+        for index, layer in enumerate(self.layers):
+            own = None if inputs is None else inputs[:, :, index]
+            _, x, made[index] = run_block(layer, x, positions, segment_ids, own, made.get(layer.kv_from))
+        return self.final_norm(x), None
 
-    def __init__(self, config: Any, kv_heads: int, head_dim: int) -> None:
-        self.k, self.v = (
-            gemma4.Einsum(
-                einsum_str="BSD,KDH->BSKH",
-                shape=(kv_heads, config.embed_dim, head_dim),
-                rngs=nnx.Rngs(0),
-                sharding=config.shd_config.q_weight_ndh,
-                dtype=config.dtype,
-                param_dtype=config.param_dtype,
-            )
-            for _ in range(2)
-        )
-
-    def __call__(self, x: Any) -> tuple[Any, Any]:
-        return self.k(x), self.v(x)
-
-
-class _Hidden(gemma4.Embedder):
-    """Gives back the hidden states where Tunix would make logits: the loss makes them only where it needs them."""
-
-    def encode(self, x: Any) -> Any:
-        rows = look_up(self, x)
+    def embed(self, tokens: Any) -> Any:
+        """Rows of the table, scaled."""
+        rows = look_up(self.embedder, tokens)
         return rows * jnp.sqrt(rows.shape[-1]).astype(rows.dtype)
 
-    def encode_per_layer_input(self, x: Any, t: Any) -> Any:
-        """The layers' own inputs [B, T, layers, P]: half of the embedded tokens `x` [B, T, D], half from a table of the tokens `t`."""
-        made = self.per_layer_projection_norm(constrain(self.per_layer_model_projection(x), *_PER_LAYER))
-        # The table is as large as the model's layers: its width stays divided over fsdp, and only the rows that were found travel.
-        rows = constrain(self.per_layer_input_embedding.get_value()[constrain(t, _OTHER_BATCH_AXES, None)], *_ROWS)
+    def _layer_inputs(self, x: Any, tokens: Any) -> Any:
+        """The layers' own inputs [B, T, layers, P]: one part made of the embedded tokens `x` [B, T, D], one from a table."""
+        embedder = self.embedder
+        made = embedder.per_layer_projection_norm(constrain(embedder.per_layer_model_projection(x), *_PER_LAYER))
+        # The table is as large as the layers together: its width stays divided over fsdp, and only the rows that were found travel.
+        rows = constrain(embedder.per_layer_input_embedding.get_value()[constrain(tokens, _OTHER_BATCH_AXES, None)], *_ROWS)
         rows = constrain(rows, *_PER_LAYER)
         return (made + rows * jnp.sqrt(rows.shape[-1]).astype(rows.dtype)) * jnp.asarray(2**-0.5, rows.dtype)
-
-    def decode(self, x: Any) -> Any:
-        return x
 
 
 def make_gemma4(architecture: Architecture, settings: Settings) -> Any:
@@ -135,25 +115,36 @@ def make_gemma4(architecture: Architecture, settings: Settings) -> Any:
         )
     config = gemma4_config(architecture, DTYPES[settings.dtype])
     model = gemma4.Gemma4(config, rngs=nnx.Rngs(0))
-    sources = [index if layer.kv_from is None else layer.kv_from for index, layer in enumerate(architecture.layers)]
-    # Tunix guesses the sources from the last two layers that have keys and values, and their number from a fraction.
-    model.kv_cache_sharing_patterns, model.shared_layer_origins = sources, {*sources} & {layer.kv_from for layer in architecture.layers}
+    # Tunix guesses whose keys and values a layer uses: of the last two that have their own. The architecture knows.
+    sources = {layer.kv_from for layer in architecture.layers}
     for index, (layer, block) in enumerate(zip(architecture.layers, model.layers, strict=True)):
-        block.shares = index in model.shared_layer_origins
+        block.kv_from, block.shares = layer.kv_from, index in sources
         if layer.kv_from is not None:
             for name in {"k_einsum", "kv_einsum", "_key_norm"} & {*vars(block.attn)}:
                 delattr(block.attn, name)
         elif not layer.shared_kv:
-            block.attn.kv_einsum = _KeyValue(config, layer.kv_heads, layer.head_dim)
+            block.attn.kv_einsum = KeyValue(functools.partial(_projection, config, layer))
         if layer.ffn:
             block.mlp = gemma4.FeedForward(config, hidden_dim=layer.ffn, rngs=nnx.Rngs(0))
         if architecture.experts:
             block.moe = MixtureOfExperts(architecture.experts, architecture.hidden, _NORM_EPSILON, DTYPES[settings.dtype])
             block.moe.makes_whole = settings.remat == "none"
         set_up(block, _Layer, _Attention, (gemma4.Einsum, nnx.Linear), settings)
-    model.embedder.__class__ = _Hidden
     as_products(model.embedder, (gemma4.Einsum,), settings, inside_remat=False)
+    model.__class__ = _Model
     return model
+
+
+def _projection(config: Any, layer: LayerKind) -> Any:
+    """Keys, or values, of `layer`."""
+    return gemma4.Einsum(
+        einsum_str="BSD,KDH->BSKH",
+        shape=(layer.kv_heads, config.embed_dim, layer.head_dim),
+        rngs=nnx.Rngs(0),
+        sharding=config.shd_config.q_weight_ndh,
+        dtype=config.dtype,
+        param_dtype=config.param_dtype,
+    )
 
 
 def gemma4_config(architecture: Architecture, dtype: Any) -> Any:

@@ -38,7 +38,8 @@ class MixtureOfExperts(nnx.Module):
         self.router, self.gate_up, self.down = (
             nnx.Param(jnp.zeros(shape, dtype), out_sharding=_AXES[name]) for name, shape in shapes.items()
         )
-        self.router_scale, self.expert_scale = nnx.Param(jnp.ones((hidden,), dtype)), nnx.Param(jnp.ones((count,), dtype))
+        self.router_scale = nnx.Param(jnp.ones((hidden,), dtype), out_sharding=("tp",))
+        self.expert_scale = nnx.Param(jnp.ones((count,), dtype))
         self.per_token, self.epsilon = experts.per_token, epsilon
         self.makes_whole = False
         """Whether its layer leaves it to this module to have its weights gathered again in the backward pass."""
