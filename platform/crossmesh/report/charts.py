@@ -7,7 +7,9 @@ the picture is too small on a phone.
 import io
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from crossmesh.report.findings import loss_gaps
@@ -26,6 +28,22 @@ _DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2
 _POINTS_PER_PIXEL = 0.75
 _DPI = 72
 _TEXT_PX = 13
+
+
+@dataclass(frozen=True)
+class Palette:
+    """Colours of a chart."""
+
+    ink: str
+    muted: str
+    grid: str
+    series: tuple[str, ...]
+
+
+PAGE = Palette(_INK, _MUTED, _GRID, _SERIES)
+"""Placeholders that become CSS variables of the page."""
+PAPER = Palette("#161b22", "#57606c", "#dde1e7", ("#6b7684", "#c8501a", "#1d5fd6", "#0b7f6c", "#8a3fc0", "#94700a", "#b3256e"))
+"""The page's colours in light."""
 
 
 def series_numbers(results: Results) -> dict[str, int]:
@@ -58,7 +76,7 @@ def loss_chart(results: Results, width: int) -> str:
             axes[1].minorticks_off()
             axes[1].set_ylabel("apart, nats")
 
-    return _svg(draw, width, 340 if gaps else 260, "loss")
+    return svg(draw, width, 340 if gaps else 260, "loss")
 
 
 def _loss_line(axis: Any, variant: Variant, order: int, lines: int, color: str) -> None:
@@ -103,7 +121,7 @@ def score_chart(results: Results, width: int) -> str:
             axis.tick_params(axis="y", labelcolor=_INK)
         panels[-1].set_xlabel("problems solved at the first answer, %")
 
-    return _svg(draw, width, 60 + (44 + 30 * rows) * len(splits), "score")
+    return svg(draw, width, 60 + (44 + 30 * rows) * len(splits), "score")
 
 
 def speed_chart(results: Results, width: int) -> str:
@@ -128,48 +146,66 @@ def speed_chart(results: Results, width: int) -> str:
             axis.grid(visible=False, axis="y")
             axis.tick_params(axis="y", labelcolor=_INK)
 
-    return _svg(draw, width, 40 + (56 + 34 * len(trained)) * len(panels), "speed")
+    return svg(draw, width, 40 + (56 + 34 * len(trained)) * len(panels), "speed")
 
 
-def _svg(draw: Callable[[Any], None], width: int, height: int, name: str) -> str:
-    """Render a figure of `width` by `height` CSS pixels as an SVG element for a page that holds several."""
-    import matplotlib as mpl
+def svg(draw: Callable[[Any], None], width: int, height: int, name: str) -> str:
+    """Render a figure of `width` by `height` CSS pixels, drawn in `PAGE`'s colours, as an SVG element for a page that holds several."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    stream = io.StringIO()
+    with _figure(PAGE, width, height, f"{name}-{width}") as figure:
+        canvas = FigureCanvasSVG(figure)
+        draw(figure)
+        figure.patch.set_visible(False)
+        for axis in figure.axes:
+            axis.patch.set_visible(False)
+        canvas.print_svg(stream, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    return _inline(stream.getvalue(), f"{name}-{width}")
+
+
+def png(draw: Callable[[Any], None], width: int, height: int) -> bytes:
+    """Render a figure of `width` by `height` CSS pixels as a PNG of twice as many; drawn in `PAPER`'s colours."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    stream = io.BytesIO()
+    with _figure(PAPER, width, height, "png") as figure:
+        FigureCanvasAgg(figure)
+        draw(figure)
+        figure.savefig(stream, format="png", dpi=2 * _DPI / _POINTS_PER_PIXEL, metadata={"Software": None})
+    return stream.getvalue()
+
+
+@contextmanager
+def _figure(palette: Palette, width: int, height: int, salt: str) -> Iterator[Any]:
+    """A figure with our settings, which hold as long as it is drawn."""
+    import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    size = _TEXT_PX * _POINTS_PER_PIXEL
     settings: dict[Any, Any] = {
-        "svg.hashsalt": f"crossmesh-{name}-{width}",
+        "svg.hashsalt": f"crossmesh-{salt}",
         "svg.fonttype": "none",
-        "font.size": size,
-        "axes.edgecolor": _GRID,
-        "axes.labelcolor": _MUTED,
+        "font.size": _TEXT_PX * _POINTS_PER_PIXEL,
+        "axes.edgecolor": palette.grid,
+        "axes.labelcolor": palette.muted,
         "axes.grid": True,
         "axes.axisbelow": True,
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.spines.left": False,
         "axes.unicode_minus": False,
-        "grid.color": _GRID,
+        "grid.color": palette.grid,
         "grid.linewidth": 0.7,
-        "xtick.color": _GRID,
-        "ytick.color": _GRID,
-        "xtick.labelcolor": _MUTED,
-        "ytick.labelcolor": _MUTED,
+        "xtick.color": palette.grid,
+        "ytick.color": palette.grid,
+        "xtick.labelcolor": palette.muted,
+        "ytick.labelcolor": palette.muted,
         "ytick.left": False,
         "ytick.minor.left": False,
         "text.parse_math": False,
     }
-    with mpl.rc_context({**mpl.rcParamsDefault, **settings, "backend": "svg"}):
-        figure = Figure(figsize=(width * _POINTS_PER_PIXEL / _DPI, height * _POINTS_PER_PIXEL / _DPI), dpi=_DPI, layout="constrained")
-        canvas = FigureCanvasSVG(figure)
-        figure.patch.set_visible(False)
-        draw(figure)
-        for axis in figure.axes:
-            axis.patch.set_visible(False)
-        stream = io.StringIO()
-        canvas.print_svg(stream, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return _inline(stream.getvalue(), f"{name}-{width}")
+    with mpl.rc_context({**mpl.rcParamsDefault, **settings, "backend": "agg"}):
+        yield Figure(figsize=(width * _POINTS_PER_PIXEL / _DPI, height * _POINTS_PER_PIXEL / _DPI), dpi=_DPI, layout="constrained")
 
 
 def _inline(document: str, prefix: str) -> str:

@@ -17,8 +17,10 @@ from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import hydra
 from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, OverrideParseException
+from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
@@ -57,18 +59,26 @@ class Job(Generic[Keys]):
     """The job's own keys."""
 
 
-def run_job(verb: str, keys: type[Keys], run: Callable[[Job[Keys]], None], conf: Path) -> None:
+def run_job(
+    verb: str, keys: type[Keys], run: Callable[[Job[Keys]], None], conf: Path, refused: Callable[[InputError], bool] | None = None
+) -> None:
     """Run `jobs/<verb>.py`: compose its configuration, check it, call `run`, and end the process with the right exit code.
 
     A `CrossmeshError` becomes its message on stderr and its exit code (`errors.py`); Ctrl-C becomes 130. Everything else is a
-    bug and keeps its traceback. `conf` is the folder of the config groups.
+    bug and keeps its traceback. `conf` is the folder of the config groups. `refused` hears why a configuration cannot be, and says
+    whether it has dealt with that: a sweep over what can be goes on.
     """
     register(verb, keys)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1.
 
     def task(config: DictConfig) -> None:
         try:
-            job = build(config, keys, conf)
+            try:
+                job = build(config, keys, conf)
+            except InputError as error:
+                if refused is None or not refused(error):
+                    raise
+                return
             _make_root(job.spec.storage)
             run(job)
         except CrossmeshError as error:  # Here, because Hydra prints a line of its own about every exception that passes it.
@@ -94,6 +104,12 @@ def run_job(verb: str, keys: type[Keys], run: Callable[[Job[Keys]], None], conf:
         _end(_no_file_name(conf), InputError.exit_code)
     except KeyboardInterrupt:
         _end("interrupted: what was done is kept; run the same command to continue", INTERRUPTED)
+
+
+def sweep_overrides() -> tuple[str, ...] | None:
+    """What the command line of this point of a sweep (`-m`) sets; None outside a sweep."""
+    config = HydraConfig.get()
+    return tuple(config.overrides.task) if config.mode == RunMode.MULTIRUN else None
 
 
 def register(verb: str, keys: type[Any]) -> None:
@@ -207,6 +223,8 @@ def _writable(config: Any) -> Any:
     if isinstance(config, DictConfig | ListConfig):
         OmegaConf.set_readonly(config, False)
     if isinstance(config, DictConfig):
+        if OmegaConf.get_type(config) is dict:
+            OmegaConf.set_struct(config, False)  # Its keys are the user's, not a schema's.
         for key in config:
             _writable(config._get_node(key))
     return config
@@ -243,7 +261,7 @@ def _reason(error: OmegaConfBaseException) -> str:
         return "null is not a value here"
     if "not support deletion" in text:
         return "a key can be set but not taken away"
-    if re.match(r"Cannot (merge|convert)|Invalid (value|type) assigned", text):
+    if re.match(r"Cannot (merge|convert|assign)|Invalid (value|type) assigned", text):
         return "the value is of another kind"
     return text
 
@@ -285,10 +303,15 @@ def _allowed_type(key: str, keys: type[Any]) -> str:
     hints = {**get_type_hints(ExperimentSpec), **get_type_hints(keys)}
     kind: Any = None
     for name in re.sub(r"\[.*", "", key).split("."):
+        if get_origin(kind) is dict:
+            kind = get_args(kind)[1]
+            break
         kind = hints.get(name)
         hints = get_type_hints(kind) if is_dataclass(kind) else {}
     if get_origin(kind) is tuple:
         return "a list, in brackets: [1,2]" if get_args(kind)[0] is int else "a list of texts, in brackets: [a,b]"
+    if get_origin(kind) is dict:
+        return "a map, in braces: {q_proj:8}"
     if is_dataclass(kind):
         return f"keys under it: {', '.join(f'{key}.{name}' for name in hints)}"
     return _KINDS.get(kind, "another value")

@@ -36,6 +36,8 @@ class PlanSpec:
     """Mean length of a row; 0: as long as `data.max_length`. `python jobs/lengths.py` measures it."""
     p99_tokens: float = 0.0
     """Length that 99 of 100 rows do not exceed; 0: twice the mean."""
+    loss_share: float = 1.0
+    """Part of the tokens that carries loss: those of the assistant's turns."""
     prompt_tokens: int = 1024
     """Prompt of a request (`serve`)."""
     output_tokens: int = 512
@@ -53,6 +55,7 @@ class PlanSpec:
         require_choice("plan.report", self.report, REPORTS)
         for name in ("max_usd", "max_hours", "sweep_max_usd", "sweep_max_hours", "mean_tokens", "p99_tokens"):
             require(getattr(self, name) >= 0, f"plan.{name}", getattr(self, name), "zero (not set) or a positive number")
+        require(0 < self.loss_share <= 1, "plan.loss_share", self.loss_share, "over 0, up to 1")
         require(self.price_max_age_days >= 0, "plan.price_max_age_days", self.price_max_age_days, "zero or more days")
         require(self.prompt_tokens > 0, "plan.prompt_tokens", self.prompt_tokens, "a positive number")
         require(self.output_tokens > 0, "plan.output_tokens", self.output_tokens, "a positive number")

@@ -1,0 +1,185 @@
+"""The plan of one training run: fit, time, price, what limits it, and if it cannot be, why and what can. Pure, well under a millisecond."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+
+from crossmesh.hardware.chips import Price, UnitPrices, unit_prices
+from crossmesh.hardware.mesh import MeshShape
+from crossmesh.plan.efficiency import efficiency
+from crossmesh.plan.exact import broken_rules
+from crossmesh.plan.figures import Figures, Source, figures, modelled
+from crossmesh.plan.point import Point
+from crossmesh.plan.roofline import attention_flops, loss_head_flops, matmul_flops
+from crossmesh.spec.planning import PlanSpec
+
+_GIB = 1 << 30
+_HOUR = 3600
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is known of a run before it is started."""
+
+    point: Point
+    figures: Figures | None
+    """None where a rule is broken: such a step does not exist."""
+    reasons: tuple[str, ...]
+    """Why it is rejected; empty when it is not."""
+    nearest: str
+    """For a rejected point, the overrides of the nearest one that fits; empty where none was found."""
+    price: Price | None
+    warnings: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether it keeps all rules, fits the memory and is within the budget."""
+        return not self.reasons
+
+    @property
+    def hours(self) -> float | None:
+        """Of all steps; start, compilation and checkpoints not counted."""
+        return self.point.steps * self.figures.step_s / _HOUR if self.figures else None
+
+    @property
+    def usd(self) -> float | None:
+        """Price of the slices for these hours; None without a price."""
+        if self.hours is None or self.price is None:
+            return None
+        return self.hours * self.price.usd_per_hour * self.point.mesh.dcn
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Real tokens, padding not counted."""
+        return self.point.filling.tokens / self.figures.step_s if self.figures else None
+
+    @property
+    def usd_per_million_tokens(self) -> float | None:
+        """Price of a million real tokens."""
+        if self.price is None or not self.tokens_per_s:
+            return None
+        return 1e6 / self.tokens_per_s / _HOUR * self.price.usd_per_hour * self.point.mesh.dcn
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOP utilization: FLOP that the real tokens need once, without what remat repeats, against the peak for the whole step."""
+        if self.figures is None:
+            return None
+        once = replace(self.point, remat="none", attention="flash")
+        tokens = self.point.filling.tokens / self.point.mesh.batch_ways
+        share = self.point.filling.tokens / (self.point.filling.sequences * self.point.length)
+        flops = matmul_flops(once, tokens) + attention_flops(once, tokens / share) + loss_head_flops(once)
+        return flops / self.figures.step_s / self.point.peak
+
+    @property
+    def unit(self) -> UnitPrices | None:
+        """What the slice costs per unit of what it has."""
+        return unit_prices(self.point.chip, self.point.slice.device.chip_count(), self.price) if self.price else None
+
+
+def usable_bytes(point: Point) -> float:
+    """Memory of a chip that a program can have."""
+    return point.chip.hbm_bytes * efficiency(point.slice.device).usable_hbm
+
+
+def forecast(point: Point, plan: PlanSpec, today: date, sources: Sequence[Source] = (modelled,)) -> Forecast:
+    """Plan `point` at the prices and within the budget of `plan`."""
+    price = point.slice.price(plan.price, plan.region)
+    warnings = tuple(text for text in (_price_warning(point, price, plan, today), _network_warning(point)) if text)
+    broken = broken_rules(point)
+    if broken:
+        return Forecast(point, None, broken, nearest(point), price, warnings)
+    found = figures(point, sources)
+    if found.hbm_bytes > usable_bytes(point):
+        reason = (
+            f"A step needs {found.hbm_bytes / _GIB:.1f} GiB on each chip ({found.source}); of {point.chip.hbm_bytes / _GIB:.1f} GiB "
+            f"a program can have {usable_bytes(point) / _GIB:.1f}. Most of it: {_largest(found)}."
+        )
+        return Forecast(point, found, (reason,), nearest(point), price, warnings)
+    return _within_budget(Forecast(point, found, (), "", price, warnings), plan)
+
+
+def _within_budget(planned: Forecast, plan: PlanSpec) -> Forecast:
+    reasons = []
+    if plan.max_hours and planned.hours is not None and planned.hours > plan.max_hours:
+        reasons.append(f"The run takes {planned.hours:.2f} hours, more than plan.max_hours={plan.max_hours:g}.")
+    if plan.max_usd and planned.usd is None:
+        reasons.append(f"plan.max_usd={plan.max_usd:g}, but there is no price for {planned.point.slice.name}.")
+    if plan.max_usd and planned.usd is not None and planned.usd > plan.max_usd:
+        reasons.append(f"The run costs {planned.usd:.2f} USD, more than plan.max_usd={plan.max_usd:g}.")
+    return replace(planned, reasons=tuple(reasons))
+
+
+def _largest(found: Figures) -> str:
+    kinds = sorted(found.memory.items(), key=lambda item: -item[1])[:2]
+    return ", ".join(f"{name.replace('_', ' ')} {size / _GIB:.1f} GiB" for name, size in kinds)
+
+
+def _price_warning(point: Point, price: Price | None, plan: PlanSpec, today: date) -> str:
+    if price:
+        return price.warning(today, plan.price_max_age_days)
+    where = f" in {plan.region}" if plan.region else ""
+    return f"The catalogue has no {plan.price} price for {point.slice.name}{where}: nothing is priced. Give yours in hardware.catalogue."
+
+
+def _network_warning(point: Point) -> str:
+    if point.mesh.dcn == 1 or point.chip.network_bytes_per_s is not None:
+        return ""
+    return f"The catalogue does not know the network between slices of {point.chip.name}: a step over several has no time."
+
+
+def nearest(point: Point) -> str:
+    """Overrides that lead from a rejected point to the nearest that fits: fewest changes first, among equals the fastest."""
+    best: tuple[int, float, str] | None = None
+    for changes, candidate in _neighbours(point):
+        if best is not None and changes > best[0]:
+            break
+        if broken_rules(candidate):
+            continue
+        found = modelled(candidate)
+        if found.hbm_bytes <= usable_bytes(candidate) and (best is None or found.step_s < best[1]):
+            best = (changes, found.step_s, _overrides(point, candidate))
+    return best[2] if best else ""
+
+
+def _neighbours(point: Point) -> Iterator[tuple[int, Point]]:
+    """Points on the same slice, by how many settings differ: mesh, micro-batch, remat."""
+    meshes = [point.mesh, *(mesh for mesh in _meshes(point) if mesh != point.mesh)]
+    found = []
+    for mesh in meshes:
+        for micro in dict.fromkeys((point.micro, 1)):
+            for remat in dict.fromkeys((point.remat, "layer")):
+                changes = (mesh != point.mesh) + (micro != point.micro) + (remat != point.remat)
+                if changes:
+                    found.append((changes, replace(point, mesh=mesh, micro=micro, remat=remat)))
+    return iter(sorted(found, key=lambda one: one[0]))
+
+
+def _meshes(point: Point) -> Iterator[MeshShape]:
+    chips = point.slice.device.chip_count()
+    divisors = [size for size in range(1, chips + 1) if chips % size == 0]
+    for tp in divisors:
+        for fsdp in divisors:
+            if chips % (tp * fsdp) == 0:
+                yield MeshShape(chips // (tp * fsdp), fsdp, tp, point.mesh.dcn)
+
+
+def _overrides(point: Point, other: Point) -> str:
+    parts = []
+    if other.mesh != point.mesh:
+        parts.append(f"mesh.data={other.mesh.data} mesh.fsdp={other.mesh.fsdp} mesh.tp={other.mesh.tp}")
+    if other.micro != point.micro:
+        parts.append(f"batch.micro={other.micro}")
+    if other.remat != point.remat:
+        parts.append(f"backend.remat={other.remat}")
+    return " ".join(parts)
+
+
+def pareto(forecasts: Sequence[Forecast]) -> tuple[Forecast, ...]:
+    """Those of the fitting, priced points that no other beats in both hours and price, fastest first."""
+    priced = [one for one in forecasts if one.fits and one.usd is not None]
+    front: list[Forecast] = []
+    for one in sorted(priced, key=lambda one: (one.hours or 0.0, one.usd or 0.0)):
+        if not front or (one.usd or 0.0) < (front[-1].usd or 0.0):
+            front.append(one)
+    return tuple(front)

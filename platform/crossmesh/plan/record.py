@@ -1,0 +1,160 @@
+"""A plan as plain values: what the table shows, what JSON and CSV hold. One form for training runs and engines."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from crossmesh.hardware.chips import Price, unit_prices
+from crossmesh.plan.figures import MODELLED
+from crossmesh.plan.forecast import Forecast, usable_bytes
+from crossmesh.plan.serving_forecast import ServingForecast
+from crossmesh.plan.serving_forecast import usable_bytes as engine_bytes
+
+
+@dataclass(frozen=True)
+class PlanRecord:
+    """One point of a plan. What does not apply or is not known is None."""
+
+    label: str
+    """What sets it apart from the other points of its sweep."""
+    workload: str = ""
+    hardware: str = ""
+    chips: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)
+    fits: bool = False
+    hbm_bytes_per_chip: float | None = None
+    hbm_available_bytes: float | None = None
+    hbm_source: str | None = None
+    memory: dict[str, float] = field(default_factory=dict)
+    """Bytes per chip by kind."""
+    step_seconds: float | None = None
+    """An optimizer step; of an engine, one token of every sequence of its batch."""
+    step_source: str | None = None
+    step_seconds_bound: float | None = None
+    """No program does it faster; of an engine, the first token of a prompt."""
+    phases: dict[str, float] = field(default_factory=dict)
+    """Seconds of a step by phase."""
+    tokens_per_s: float | None = None
+    mfu: float | None = None
+    hours: float | None = None
+    usd: float | None = None
+    usd_per_million_tokens: float | None = None
+    limiter: str | None = None
+    rejected_because: str | None = None
+    nearest: str | None = None
+    """Overrides of the nearest point that fits."""
+    price: dict[str, Any] | None = None
+    unit_prices: dict[str, float] | None = None
+    """USD per hour and TFLOP/s, TB/s, GiB."""
+    serving: dict[str, float] | None = None
+    warnings: tuple[str, ...] = ()
+    pareto: bool = False
+    """No other point of the sweep beats it in both hours and price."""
+
+    def json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return asdict(self)
+
+
+def training_record(label: str, planned: Forecast) -> PlanRecord:
+    """The record of a training run."""
+    point, figures = planned.point, planned.figures
+    return PlanRecord(
+        label=label,
+        workload="train",
+        hardware=point.slice.name,
+        chips=point.mesh.devices,
+        settings={
+            "backend": point.backend,
+            "mesh": {"dcn": point.mesh.dcn, "data": point.mesh.data, "fsdp": point.mesh.fsdp, "tp": point.mesh.tp},
+            "batch": point.batch,
+            "micro": point.micro,
+            "sequence_length": point.length,
+            "remat": point.remat,
+            "attention": point.attention,
+            "sequences_per_step": point.filling.sequences,
+            "real_tokens_per_step": point.filling.tokens,
+            "steps": point.steps,
+        },
+        fits=planned.fits,
+        hbm_bytes_per_chip=figures.hbm_bytes if figures else None,
+        hbm_available_bytes=usable_bytes(point),
+        hbm_source=figures.source if figures else None,
+        memory=figures.memory if figures else {},
+        step_seconds=figures.step_s if figures else None,
+        step_source=figures.source if figures else None,
+        step_seconds_bound=figures.bound_s if figures else None,
+        phases=figures.phases if figures else {},
+        tokens_per_s=planned.tokens_per_s,
+        mfu=planned.mfu,
+        hours=planned.hours,
+        usd=planned.usd,
+        usd_per_million_tokens=planned.usd_per_million_tokens,
+        limiter=figures.limiter if figures else None,
+        rejected_because=" ".join(planned.reasons) or None,
+        nearest=planned.nearest or None,
+        price=_price(planned.price),
+        unit_prices=asdict(planned.unit) if planned.unit else None,
+        warnings=planned.warnings,
+    )
+
+
+def serving_record(label: str, planned: ServingForecast) -> PlanRecord:
+    """The record of an engine."""
+    point, engine = planned.point, planned.engine
+    chips = point.slice.device.chip_count()
+    held = engine.weights + engine.workspace + engine.batch * engine.kv.sequence(point.prompt + point.output) if engine else None
+    return PlanRecord(
+        label=label,
+        workload="serve",
+        hardware=point.slice.name,
+        chips=chips,
+        settings={
+            "tp": point.tp,
+            "dtype": point.dtype,
+            "kv_dtype": point.kv_dtype,
+            "max_model_len": point.max_model_len,
+            "max_num_seqs": point.max_num_seqs,
+            "prompt_tokens": point.prompt,
+            "output_tokens": point.output,
+        },
+        fits=planned.fits,
+        hbm_bytes_per_chip=held,
+        hbm_available_bytes=engine_bytes(point),
+        hbm_source=MODELLED if engine else None,
+        memory={"weights": engine.weights, "workspace": engine.workspace, "key_value_cache": engine.cache_room} if engine else {},
+        step_seconds=engine.decode_s if engine else None,
+        step_source=MODELLED if engine else None,
+        step_seconds_bound=engine.ttft_bound_s if engine else None,
+        tokens_per_s=engine.tokens_per_s if engine else None,
+        usd_per_million_tokens=planned.usd_per_million_tokens,
+        limiter=engine.decode_limiter if engine else None,
+        rejected_because=" ".join(planned.reasons) or None,
+        nearest=planned.nearest or None,
+        price=_price(planned.price),
+        unit_prices=asdict(unit_prices(point.chip, chips, planned.price)) if planned.price else None,
+        serving=_serving(planned),
+        warnings=planned.warnings,
+    )
+
+
+def _serving(planned: ServingForecast) -> dict[str, float] | None:
+    point, engine = planned.point, planned.engine
+    if engine is None:
+        return None
+    return {
+        "kv_bytes_per_token_global": engine.kv.global_per_token,
+        "kv_bytes_per_token_sliding": engine.kv.sliding_per_token,
+        "kv_window": engine.kv.window,
+        "kv_bytes_per_sequence": engine.kv.sequence(point.prompt + point.output),
+        "concurrent_sequences": engine.sequences,
+        "batch": engine.batch,
+        "prefill_seconds": engine.prefill_s,
+        "decode_seconds_per_token": engine.decode_s,
+        "ttft_seconds_bound": engine.ttft_bound_s,
+    }
+
+
+def _price(price: Price | None) -> dict[str, Any] | None:
+    if price is None:
+        return None
+    return {**asdict(price), "read": price.read.isoformat() if price.read else None}

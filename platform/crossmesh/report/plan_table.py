@@ -1,0 +1,123 @@
+"""A plan in a terminal and as CSV: one line a point, and under it why a point is rejected. Shows; computes nothing."""
+
+import csv
+import io
+from collections.abc import Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from crossmesh.plan.record import PlanRecord
+
+_GIB = 1 << 30
+_COLUMNS = ("fits", "HBM GiB", "step", "tokens/s", "MFU", "hours", "USD", "USD/1M tokens", "limiter", "source")
+_CSV = (
+    "label",
+    "workload",
+    "hardware",
+    "chips",
+    "fits",
+    "pareto",
+    "hbm_bytes_per_chip",
+    "hbm_available_bytes",
+    "hbm_source",
+    "step_seconds",
+    "step_source",
+    "step_seconds_bound",
+    "tokens_per_s",
+    "mfu",
+    "hours",
+    "usd",
+    "usd_per_million_tokens",
+    "limiter",
+    "rejected_because",
+    "nearest",
+)
+
+
+def plan_cells(one: PlanRecord) -> tuple[str, ...]:
+    """The cells of `_COLUMNS`."""
+    return (
+        "yes" if one.fits else "no",
+        f"{one.hbm_bytes_per_chip / _GIB:.1f} / {(one.hbm_available_bytes or 0) / _GIB:.1f}" if one.hbm_bytes_per_chip else "",
+        _time(one.step_seconds),
+        f"{one.tokens_per_s:,.0f}" if one.tokens_per_s else "",
+        f"{one.mfu:.1%}" if one.mfu else "",
+        f"{one.hours:.2f}" if one.hours is not None else "",
+        f"{one.usd:.2f}" if one.usd is not None else "",
+        f"{one.usd_per_million_tokens:.3f}" if one.usd_per_million_tokens is not None else "",
+        (one.limiter or "").replace("_", " "),
+        one.step_source or "",
+    )
+
+
+def plan_columns() -> tuple[str, ...]:
+    """Headings of `plan_cells`."""
+    return _COLUMNS
+
+
+def print_plan(title: str, records: Sequence[PlanRecord], notes: Sequence[str], console: Console) -> None:
+    """Print the table, the reasons of what is rejected, and the notes."""
+    console.print(render_plan(title, records, notes))
+
+
+def render_plan(title: str, records: Sequence[PlanRecord], notes: Sequence[str]) -> RenderableType:
+    """Return it as something rich can print; all text from outside is literal."""
+    parts: list[RenderableType] = [_one(title, records[0]) if len(records) == 1 else _many(title, records)]
+    if any(one.pareto for one in records):
+        parts.append(Text("* Pareto front of hours against USD"))
+    for one in records:
+        if one.rejected_because:
+            parts.append(Text(f"{one.label}: {one.rejected_because}", style="red"))
+            if one.nearest:
+                parts.append(Text(f"  nearest that fits: {one.nearest}"))
+    parts += [Text(note, style="yellow") for note in notes]
+    return Group(*parts)
+
+
+def _many(title: str, records: Sequence[PlanRecord]) -> Table:
+    """A line a point."""
+    table = Table(title=Text(title), title_justify="left")
+    table.add_column("", overflow="fold")
+    for column in _COLUMNS:
+        table.add_column(column, justify="left" if column in ("fits", "limiter", "source") else "right")
+    for one in records:
+        mark = "* " if one.pareto else ""
+        style = "bold" if one.pareto else "" if one.fits else "dim"
+        table.add_row(Text(f"{mark}{one.label}"), *(Text(cell) for cell in plan_cells(one)), style=style)
+    return table
+
+
+def _one(title: str, record: PlanRecord) -> Table:
+    """All that is known of one point, a line a figure."""
+    table = Table(title=Text(title), title_justify="left", show_header=False)
+    lines = dict(zip(_COLUMNS, plan_cells(record), strict=True))
+    lines = {"hardware": record.hardware, **lines}
+    lines |= {f"memory: {name.replace('_', ' ')}": f"{size / _GIB:.2f} GiB" for name, size in record.memory.items()}
+    lines |= {f"time: {name.replace('_', ' ')}": _time(seconds) for name, seconds in record.phases.items() if seconds}
+    for name, value in (record.serving or {}).items():
+        lines[name.replace("_", " ")] = _time(value) if "seconds" in name else f"{value:,.0f}"
+    if record.step_seconds_bound and not record.serving:
+        lines["physical lower bound"] = _time(record.step_seconds_bound)
+    for name, value in (record.unit_prices or {}).items():
+        lines[name.replace("_", " ")] = f"{value:.4g}"
+    for name, text in lines.items():
+        if text:
+            table.add_row(Text(name), Text(text))
+    return table
+
+
+def plan_csv(records: Sequence[PlanRecord]) -> str:
+    """One line a point."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(_CSV)
+    writer.writerows([getattr(one, name) for name in _CSV] for one in records)
+    return stream.getvalue()
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{seconds:.3g} s" if seconds >= 0.1 else f"{seconds * 1000:.3g} ms"

@@ -1,0 +1,64 @@
+"""Exact rules: what cannot work is named before anything is computed, and ten thousand points take seconds."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from crossmesh.hardware.catalogue import find_slice
+from crossmesh.hardware.mesh import MeshShape
+from crossmesh.plan.exact import Replication, broken_rules, broken_serving_rules, replications
+from crossmesh.plan.serving import replicated_bytes
+from crossmesh.spec.training import ModelSpec
+from plan_points import paper_engine, paper_point
+
+
+def test_the_papers_mesh_breaks_no_rule() -> None:
+    assert broken_rules(paper_point()) == ()
+
+
+@pytest.mark.parametrize(
+    ("backend", "tensor"),
+    [("jax", "layers.5.attn.k_einsum.w axis 0 has size 4"), ("torch", "self_attn.k_proj.weight has 4 key/value heads")],
+)
+def test_training_on_eight_tp_ranks_names_the_global_k_projection(backend: str, tensor: str) -> None:
+    (reason,) = broken_rules(paper_point(slice=find_slice("tpu_v6e_8"), mesh=MeshShape(1, 1, 8), backend=backend))
+    assert tensor in reason
+    assert "Allowed: tp one of 1, 2, 4" in reason
+
+
+def test_each_rule_says_both_numbers() -> None:
+    (devices,) = broken_rules(paper_point(mesh=MeshShape(1, 2, 4)))
+    assert "8 places, tpu_v5p_8 has 4 chips" in devices
+    (batch,) = broken_rules(paper_point(mesh=MeshShape(1, 4, 1), micro=4))
+    assert "batch.size=8 is no multiple of batch.micro=4 on each of the mesh's 4 batch ways" in batch
+    (context,) = broken_rules(paper_point(length=300_000))
+    assert "300000 tokens is longer than the model's 262144 positions" in context
+    (precision,) = broken_rules(paper_point(spec=ModelSpec(family="gemma4", dtype="float32")))
+    assert "v5p has no published peak for model.dtype=float32" in precision
+
+
+def test_serving_on_eight_ranks_is_accepted_and_its_copies_are_counted() -> None:
+    engine = paper_engine()
+    assert broken_serving_rules(engine) == ()
+    assert replications(engine) == (Replication(5, 4, 2),)
+    # 10 global layers, one shared K projection of 5,376 x 2,048: 512 columns a rank where an even share has 256, in bfloat16.
+    assert replicated_bytes(engine) == 10 * 5376 * (512 - 256) * 2
+
+
+def test_serving_refuses_what_neither_divides_nor_is_a_multiple() -> None:
+    reasons = broken_serving_rules(paper_engine(tp=3))
+    assert any("32 attention heads, which serve.tp=3 does not divide" in reason for reason in reasons)
+    assert any("16 key/value heads; serve.tp=3 neither divides them nor is a multiple" in reason for reason in reasons)
+    assert "is more than the 8 chips" in broken_serving_rules(paper_engine(tp=16))[0]
+    assert "16640 tokens, more than serve.max_model_len=16384" in broken_serving_rules(paper_engine(prompt=16128))[0]
+
+
+def test_ten_thousand_points_take_under_two_seconds() -> None:
+    base = paper_point(slice=find_slice("tpu_v6e_8"))
+    meshes = [MeshShape(8 // (fsdp * tp), fsdp, tp) for fsdp in (1, 2, 4, 8) for tp in (1, 2, 4, 8) if 8 % (fsdp * tp) == 0]
+    points = [replace(base, mesh=meshes[number % len(meshes)], micro=1 + number % 2, length=1024 + number) for number in range(10_000)]
+    start = time.process_time()
+    fitting = sum(not broken_rules(point) for point in points)
+    assert time.process_time() - start < 2
+    assert 0 < fitting < 10_000

@@ -1,0 +1,89 @@
+"""A plan's verdict, price, budget, nearest neighbour and front."""
+
+import time
+from dataclasses import replace
+from datetime import date
+
+import pytest
+
+from crossmesh.hardware.catalogue import find_slice
+from crossmesh.hardware.mesh import MeshShape
+from crossmesh.plan.figures import Figures, figures, modelled
+from crossmesh.plan.forecast import Forecast, forecast, pareto
+from crossmesh.plan.record import training_record
+from crossmesh.spec.planning import PlanSpec
+from plan_points import paper_point
+
+TODAY = date(2026, 6, 1)
+
+
+def test_hours_price_and_rate_follow_from_the_step() -> None:
+    planned = forecast(paper_point(), PlanSpec(), TODAY)
+    step = planned.figures.step_s
+    assert planned.hours == pytest.approx(1244 * step / 3600)
+    assert planned.usd == pytest.approx(planned.hours * 16.80)
+    assert planned.tokens_per_s == pytest.approx(8 * 922 / step)
+    assert planned.usd_per_million_tokens == pytest.approx(16.80 / 3600 * 1e6 / planned.tokens_per_s)
+    assert planned.warnings == ()
+    # 30% of the sequences are real and each layer is made again; neither counts. LoRA needs 4 FLOP per frozen parameter and token.
+    assert planned.mfu == pytest.approx(4 * 29.29e9 * planned.tokens_per_s / (4 * 459e12), rel=0.2)
+
+
+def test_a_rejected_point_names_the_nearest_that_fits() -> None:
+    planned = forecast(paper_point(slice=find_slice("tpu_v6e_8"), mesh=MeshShape(1, 1, 8)), PlanSpec(), TODAY)
+    assert not planned.fits
+    assert "k_einsum" in planned.reasons[0]
+    assert planned.nearest.startswith("mesh.data=1 mesh.fsdp=")
+    assert planned.usd is planned.hours is planned.tokens_per_s is None
+
+
+def test_memory_that_does_not_suffice_says_what_takes_it() -> None:
+    planned = forecast(paper_point(slice=find_slice("tpu_v6e_8"), mesh=MeshShape(1, 8, 1), remat="none"), PlanSpec(), TODAY)
+    assert "of 32.0 GiB a program can have 31.0" in planned.reasons[0]
+    assert "Most of it: activations" in planned.reasons[0]
+    assert planned.nearest == "backend.remat=layer"
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (PlanSpec(max_usd=5), "USD, more than plan.max_usd=5"),
+        (PlanSpec(max_hours=0.5), "hours, more than plan.max_hours=0.5"),
+        (PlanSpec(max_usd=5, price="committed_1y"), "there is no price for tpu_v5p_8"),
+    ],
+)
+def test_budgets_reject(plan: PlanSpec, said: str) -> None:
+    planned = forecast(paper_point(), plan, TODAY)
+    assert not planned.fits
+    assert said in planned.reasons[0]
+
+
+def test_stale_and_missing_prices_are_said() -> None:
+    assert "days old" in forecast(paper_point(), PlanSpec(), date(2027, 6, 1)).warnings[0]
+    assert "no committed_1y price for tpu_v5p_8" in forecast(paper_point(), PlanSpec(price="committed_1y"), TODAY).warnings[0]
+
+
+def test_another_source_takes_the_models_place_where_it_has_figures() -> None:
+    point = paper_point()
+    compiled = Figures("compiled", 21.1e9, {}, 9.68, {}, "compute", 2.8)
+    assert figures(point, [lambda point: None, lambda point: compiled]) is compiled
+    assert figures(point, [lambda point: None]) == modelled(point)
+    record = training_record("x", forecast(point, PlanSpec(), TODAY, [lambda point: compiled]))
+    assert (record.hbm_source, record.step_seconds, record.hbm_bytes_per_chip) == ("compiled", 9.68, 21.1e9)
+
+
+def test_the_front_is_what_no_other_beats_in_both() -> None:
+    def point(steps: int, price: float) -> Forecast:
+        planned = forecast(paper_point(steps=steps), PlanSpec(), TODAY)
+        return replace(planned, price=replace(planned.price, usd_per_hour=price))
+
+    fast, cheap, slow, dear = point(100, 50), point(200, 10), point(400, 10), point(150, 60)
+    assert pareto([slow, dear, cheap, fast]) == (fast, cheap)
+    assert pareto([replace(fast, reasons=("no",))]) == ()
+
+
+def test_a_whole_plan_of_a_fitting_point_takes_under_a_millisecond() -> None:
+    start = time.process_time()
+    for _ in range(100):
+        forecast(paper_point(), PlanSpec(), TODAY)
+    assert (time.process_time() - start) / 100 < 1e-3
