@@ -21,6 +21,7 @@ from crossmesh.errors import InputError, reading
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.attention_torch import IMPLEMENTATIONS, IntArray, attention_inputs, flattened
 from crossmesh.models.families import read_architecture
+from crossmesh.models.quantization import kept_modules
 from crossmesh.models.spelling import locate
 from crossmesh.models.weights import tensor_files
 
@@ -55,7 +56,10 @@ def quantized_base(folder: Path, architecture: Architecture, dtype: torch.dtype,
     """The text model with its projections in 4-bit NF4 (bitsandbytes), whole on one GPU, frozen; the rest is kept in `dtype`."""
     from transformers import BitsAndBytesConfig
 
-    quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+    kept = list(kept_modules(architecture))
+    quantization = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, llm_int8_skip_modules=kept
+    )
     model = AutoModelForCausalLM.from_pretrained(
         folder,
         dtype=dtype,

@@ -5,6 +5,8 @@ The JAX backend quantizes by itself, on every device; its rule is `placement.nf4
 
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import MeshShape
+from crossmesh.models.architecture import Architecture
+from crossmesh.models.targets import all_weights, projections
 
 
 def check_torch_quantization(quantization: str, mesh: MeshShape, *, cpu: bool) -> None:
@@ -19,3 +21,11 @@ def check_torch_quantization(quantization: str, mesh: MeshShape, *, cpu: bool) -
             f"{given} with mesh.fsdp={mesh.fsdp}, mesh.tp={mesh.tp}: bitsandbytes' weights are whole on each GPU. "
             f"Allowed: fsdp and tp 1 (mesh.data={mesh.fsdp * mesh.tp * mesh.data}), or quantization=none."
         )
+
+
+def kept_modules(architecture: Architecture) -> tuple[str, ...]:
+    """Linear modules that stay in the compute precision, as on JAX: the output projection, and those that LoRA never adapts."""
+    quantized = {weight.hf for index in range(len(architecture.layers)) for weight in projections(architecture, index).values()}
+    tables = ("embed_tokens", "embed_tokens_per_layer")
+    linear = {weight.hf for weight in all_weights(architecture) if weight.in_shape and not weight.hf.endswith(tables)}
+    return ("lm_head", *sorted(linear - quantized - {"lm_head"}))

@@ -8,6 +8,7 @@ import pytest
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture, Experts
 from crossmesh.models.families import family_of, parse_architecture
+from crossmesh.models.quantization import kept_modules
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.targets import all_weights, expand_targets, projections
 from crossmesh.spec.training import LORA_TARGETS
@@ -92,6 +93,17 @@ def test_the_table_of_per_layer_inputs_is_read_layer_by_layer() -> None:
 def test_a_config_that_leaves_the_last_layer_sliding_is_read_as_transformers_reads_it() -> None:
     kinds = ["full_attention", *["sliding_attention"] * 6]
     assert [layer.attention for layer in shipped(TINY_E2B, layer_types=kinds).layers] == ["global", *["sliding"] * 5, "global"]
+
+
+def test_four_bits_are_for_what_lora_can_adapt() -> None:
+    assert kept_modules(shipped("tiny_gemma4")) == ("lm_head",)
+    assert kept_modules(shipped(TINY_MOE)) == ("lm_head", *(f"model.layers.{index}.router.proj" for index in range(6)))
+    assert {name.rpartition(".")[2] for name in kept_modules(shipped(TINY_E2B))} == {
+        "lm_head",
+        "per_layer_input_gate",
+        "per_layer_projection",
+        "per_layer_model_projection",
+    }
 
 
 @pytest.mark.parametrize(
