@@ -11,6 +11,7 @@ from crossmesh.adapters.export import MODES, export
 from crossmesh.adapters.hub import prepare_publication
 from crossmesh.adapters.outputs import require_empty
 from crossmesh.adapters.peft_format import open_adapter
+from crossmesh.adapters.proof import proof_of_run
 from crossmesh.adapters.sources import find_adapter
 from crossmesh.cluster import ray_session
 from crossmesh.console import Console
@@ -34,7 +35,7 @@ class ExportKeys(JobKeys):
     publish: str = ""
     """Also publish it as `owner/name` on the Hugging Face hub, privately; needs a proof and the licence of the base."""
     proof: str = ""
-    """JSON of `jobs/verify.py check=exchange` for this adapter."""
+    """JSON of `jobs/verify.py check=exchange` for this adapter; empty: the one on its MLflow run."""
     licence: str = ""
     """Licence of the base, when its own model card does not say it."""
     force: bool = False
@@ -62,13 +63,15 @@ def run(job: Job[ExportKeys]) -> None:
     publication = None
     if keys.publish:
         trained = tracker().run(found.run_id) if found.run_id else None
-        publication = prepare_publication(keys.publish, adapter, base, trained, proof=keys.proof, licence=keys.licence, force=keys.force)
+        proof = keys.proof or proof_of_run(trained, tracker, spec.storage.path / "cache")
+        publication = prepare_publication(keys.publish, adapter, base, trained, proof=proof, licence=keys.licence, force=keys.force)
     with console.stage(f"export: {keys.mode}") as stage:
         exported = export(keys.mode, adapter, base, folder, stage.megabytes, any_base=keys.force)
     result = exported.record()
     if publication:
         with console.stage(f"publish: {keys.publish}"):
             result["published"] = publication.publish(exported)
+            result["proof"] = "passed" if publication.proof.passed else "none that passed: force=true"
     console.result(f"exported: {keys.mode}", result, keys.output)
 
 

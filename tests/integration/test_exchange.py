@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crossmesh.adapters.proof import read_proof
+from crossmesh.adapters.proof import proof_of_run, read_proof
 from crossmesh.errors import InputError
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import StorageSpec
@@ -27,6 +27,7 @@ def test_a_proof_is_on_disk_on_the_run_and_in_the_registry(tmp_path: Path) -> No
     tracker = Tracker(spec.tracking, spec.storage)
     run_id = tracker.start("torch", "train")
     tracker.artifact_text(run_id, "adapter/adapter_config.json", "{}")
+    assert proof_of_run(tracker.run(run_id), lambda: tracker, tmp_path / "cache") == ""
     kept = keep_proof(proof(1.0), tmp_path, run_id, spec)
     assert "registered" not in kept.figures
     assert tracker.run(run_id).tags["crossmesh.proof"] == "not passed"
@@ -36,6 +37,8 @@ def test_a_proof_is_on_disk_on_the_run_and_in_the_registry(tmp_path: Path) -> No
     kept = keep_proof(proof(0.0), tmp_path, run_id, spec)
     assert read_proof(str(tmp_path / "proof.json"), "a" * 64, force=False).passed
     assert tracker.read_json(run_id, "proof/proof.json")["passed"] is True
+    fetched = proof_of_run(tracker.run(run_id), lambda: tracker, tmp_path / "cache")
+    assert read_proof(fetched, "a" * 64, force=False).passed
     name = registered_name(spec.model.weights)
     assert kept.figures["registered"] == {"name": name, "version": "1", "run_id": run_id}
     version = tracker._client.get_model_version_by_alias(name, "proven")

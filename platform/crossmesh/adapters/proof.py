@@ -1,14 +1,18 @@
 """The proof that an adapter is the same on every engine, as `jobs/verify.py check=exchange` leaves it, and what follows without one."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from crossmesh.errors import InputError, reading
 from crossmesh.files import read_json
+from crossmesh.track.tracker import TrackedRun, Tracker
 
 PROOF_FILE = "proof.json"
+TAG_PROOF = "crossmesh.proof"
+"""On a training run whose adapter was checked: `passed` or `not passed`."""
+PROOF_ARTIFACT = f"proof/{PROOF_FILE}"
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,15 @@ def read_proof(path: str, adapter_digest: str, *, force: bool) -> Proof:
     if proven != adapter_digest:
         return _forced(record, f"{file} proves the adapter {proven[:16]}, this one is {adapter_digest[:16]} (SHA-256)", force)
     return Proof(True, record) if passed else _forced(record, f"the proof in {file} has not passed", force)
+
+
+def proof_of_run(run: TrackedRun | None, open_tracker: Callable[[], Tracker], cache: Path) -> str:
+    """Fetch the proof that a training run has into `cache` and return its path; empty when there is none, or no run."""
+    if run is None or TAG_PROOF not in run.tags:
+        return ""
+    folder = cache / "proofs" / run.run_id
+    folder.mkdir(parents=True, exist_ok=True)
+    return str(open_tracker().download(run.run_id, PROOF_ARTIFACT, folder))
 
 
 def _forced(record: Mapping[str, Any], reason: str, force: bool) -> Proof:

@@ -146,7 +146,8 @@ def prepare(name: str, base: Mapping[str, str], lora: LoraSpec, given: Path | No
         modules = lora_modules(lora, architecture)
         store_adapter(folder, random_arrays(modules), AdapterConfig.of(modules, 0.0, base["path"]), base["weights_digest"])
     adapter = open_adapter(folder)
-    check_start(adapter, lora, architecture, base["weights_digest"])
+    if given is not None:
+        check_start(adapter, lora, architecture, base["weights_digest"])
     serving = write_serving_adapter(folder, files / "served", architecture)
     store = LocalStore(model)
     merged = merge(adapter, store, files / "merged", lambda _done, _all: None)

@@ -4,13 +4,12 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from crossmesh.adapters.proof import PROOF_FILE
+from crossmesh.adapters.proof import PROOF_ARTIFACT, PROOF_FILE, TAG_PROOF
 from crossmesh.files import write_json
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.tracker import Tracker
 from crossmesh.verify.result import CheckResult
 
-_TAG = "crossmesh.proof"
 _ALIAS = "proven"
 
 
@@ -25,8 +24,8 @@ def keep_proof(result: CheckResult, folder: Path, run_id: str, spec: ExperimentS
         return result
     tracker = Tracker(spec.tracking, spec.storage)
     verdict = "passed" if result.passed else "not passed"
-    tags = {_TAG: verdict, **{f"{_TAG}.{key}": str(digest) for key, digest in result.figures["digests"].items()}}
-    tracker.artifact_json(run_id, f"proof/{PROOF_FILE}", result.record())
+    tags = {TAG_PROOF: verdict, **{f"{TAG_PROOF}.{key}": str(digest) for key, digest in result.figures["digests"].items()}}
+    tracker.artifact_json(run_id, PROOF_ARTIFACT, result.record())
     tracker.tags(run_id, tags)
     if not result.passed:
         return result

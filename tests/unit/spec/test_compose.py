@@ -90,6 +90,10 @@ def test_the_command_line_wins_over_the_experiment():
         ("serve.start_timeout_s=0", ["serve.start_timeout_s", "a positive number"]),
         ("serve.kv_cache_dtype=fp3", ["serve.kv_cache_dtype", "Did you mean 'fp8'?"]),
         ("tracking.experiment=", ["tracking.experiment", "a name"]),
+        ("lora.rank_pattern={q_proj:0}", ["lora.rank_pattern.q_proj=0", "a positive number"]),
+        ("lora.rank_pattern={q_proj:x}", ["lora.rank_pattern.q_proj", "a whole number"]),
+        ("lora.alpha_pattern=3", ["lora.alpha_pattern", "a map, in braces: {q_proj:8}"]),
+        ("lora.rank_pattern={q_proj:500}", ["serve.max_lora_rank=64", "lora.rank_pattern=500"]),
         ("packing.mode=strem", ["packing.mode", "none, step, stream", "Did you mean 'stream'?"]),
         ("packing.length=512", ["packing.length=512", "packing.mode=none"]),
         ("backend.remat=all", ["backend.remat", "dots, layer, none"]),
@@ -210,3 +214,9 @@ def test_an_unknown_key_inside_a_shipped_file_is_named(tmp_path):
     (broken / "batch" / "wrong.yaml").write_text("sise: 4\n")
     with pytest.raises(InputError, match=r"batch\.sise.*Did you mean batch\.size"):
         compose_spec(broken, "batch=wrong")
+
+
+def test_ranks_and_alphas_by_module_are_maps_of_any_names():
+    spec = compose_spec(CONF, "lora.rank_pattern={layers.0.self_attn.q_proj:8,o_proj:2}", "lora.alpha_pattern={up_proj:3}")
+    assert spec.lora.rank_pattern == {"layers.0.self_attn.q_proj": 8, "o_proj": 2}
+    assert spec.lora.alpha_pattern == {"up_proj": 3.0}
