@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from crossmesh.adapters.continuing import check_start, modules_of
-from crossmesh.adapters.initial import FloatArray, lora_names
+from crossmesh.adapters.initial import FloatArray
 from crossmesh.adapters.merge import merge
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import OpenAdapter, adapter_digest, open_adapter, store_adapter, write_serving_adapter
@@ -24,7 +24,7 @@ from crossmesh.errors import CrossmeshError, require
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.checkpoints import open_checkpoint
 from crossmesh.models.families import parse_architecture, read_architecture
-from crossmesh.models.lora import LoraModule, largest_rank, lora_modules
+from crossmesh.models.lora import largest_rank, lora_modules
 from crossmesh.models.probe import probe_tokens
 from crossmesh.models.random_weights import architecture_config, architecture_names
 from crossmesh.models.stores import LocalStore
@@ -34,6 +34,7 @@ from crossmesh.track.tracker import Tracker
 from crossmesh.verify.exchange_figures import agreement, logprob_difference
 from crossmesh.verify.exchange_proof import keep_proof
 from crossmesh.verify.process import measure
+from crossmesh.verify.random_adapters import random_arrays
 from crossmesh.verify.result import CheckResult, Limit
 
 LOGITS_BOUND = {"float32": 1e-3, "bfloat16": 0.5}
@@ -56,6 +57,8 @@ COPY_NEEDED = 2.0
 _ALL = ModelSpec("llama", "random://tiny_llama@0")
 """What `conf/job/verify.yaml` gives when the command line names no model."""
 _RANDOM = LoraSpec(rank=4, alpha=4.0, use_rslora=True, rank_pattern={"q_proj": 8, "down_proj": 3}, alpha_pattern={"up_proj": 2.0})
+_SPREAD = 0.2
+"""Of a made-up adapter: large enough that tokens change, small enough that the model does not fall apart."""
 _NEW = 32
 """Greedy tokens after each probe."""
 
@@ -144,7 +147,7 @@ def prepare(name: str, base: Mapping[str, str], lora: LoraSpec, given: Path | No
     folder = given or files / "adapter"
     if given is None:
         modules = lora_modules(lora, architecture)
-        store_adapter(folder, random_arrays(modules), AdapterConfig.of(modules, 0.0, base["path"]), base["weights_digest"])
+        store_adapter(folder, random_arrays(modules, 0, _SPREAD), AdapterConfig.of(modules, 0.0, base["path"]), base["weights_digest"])
     adapter = open_adapter(folder)
     if given is not None:
         check_start(adapter, lora, architecture, base["weights_digest"])
@@ -168,17 +171,6 @@ def prepare(name: str, base: Mapping[str, str], lora: LoraSpec, given: Path | No
         exact=all(tensor.dtype == "F32" for tensor in open_checkpoint(store).tensors.values()),
         shared=open_adapter(files / "served").config.modules != adapter.config.modules,
     )
-
-
-def random_arrays(modules: tuple[LoraModule, ...]) -> dict[str, FloatArray]:
-    """A [rank, in] and B [out, rank] of each module with a B that is not zero, so that every layer's answer changes."""
-    random = np.random.default_rng(0)
-    arrays = {}
-    for module in modules:
-        (name_a, name_b), target = lora_names(module.target.hf), module.target
-        arrays[name_a] = (random.standard_normal((module.rank, target.in_features)) * target.in_features**-0.5).astype(np.float32)
-        arrays[name_b] = (random.standard_normal((target.out_features, module.rank)) * 0.1).astype(np.float32)
-    return arrays
 
 
 def _run_engines(subjects: list[Subject], dtype: str, folder: Path, console: Console) -> dict[str, dict[str, Any]]:

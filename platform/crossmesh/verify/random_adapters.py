@@ -1,28 +1,34 @@
 """Adapters made up for a check: on every projection of a model, with a B that is not zero, so that every layer's answer changes."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from crossmesh.adapters.initial import lora_names
-from crossmesh.adapters.peft_format import write_adapter
+from crossmesh.adapters.initial import FloatArray, lora_names
+from crossmesh.adapters.peft_config import AdapterConfig
+from crossmesh.adapters.peft_format import store_adapter
 from crossmesh.models.families import read_architecture
-from crossmesh.models.targets import expand_targets, hf_module_names
-from crossmesh.spec.training import LORA_TARGETS
+from crossmesh.models.lora import LoraModule, lora_modules
+from crossmesh.spec.training import LoraSpec
 
 
 def write_random_adapter(model: Path, folder: Path, seed: int, rank: int, spread: float = 0.1) -> Path:
-    """Write a PEFT adapter of the model in `model` to `folder` and return it.
+    """Write a PEFT adapter of the model in `model` to `folder` and return it; alpha is the rank. `spread` is `random_arrays`'."""
+    modules = lora_modules(LoraSpec(rank=rank, alpha=float(rank)), read_architecture(model))
+    store_adapter(folder, random_arrays(modules, seed, spread), AdapterConfig.of(modules, 0.0, str(model)), "")
+    return folder
 
-    `spread` is about how large the change of a projection's output is beside its input, element by element.
+
+def random_arrays(modules: Sequence[LoraModule], seed: int, spread: float) -> dict[str, FloatArray]:
+    """A [rank, in] and B [out, rank] of each module by PEFT name, float32.
+
+    `spread` is about how large B A x is beside x, element by element.
     """
-    targets = expand_targets(read_architecture(model), LORA_TARGETS)
     random = np.random.default_rng(seed)
     arrays = {}
-    for target in targets:
-        name_a, name_b = lora_names(target.hf)
-        arrays[name_a] = random.normal(0, target.in_features**-0.5, (rank, target.in_features)).astype(np.float32)
-        arrays[name_b] = random.normal(0, spread * rank**-0.5, (target.out_features, rank)).astype(np.float32)
-    modules = hf_module_names(targets)
-    write_adapter(folder, arrays, rank=rank, alpha=float(rank), dropout=0.0, base_model=str(model), modules=modules)
-    return folder
+    for module in modules:
+        (name_a, name_b), target = lora_names(module.target.hf), module.target
+        arrays[name_a] = random.normal(0, target.in_features**-0.5, (module.rank, target.in_features)).astype(np.float32)
+        arrays[name_b] = random.normal(0, spread * module.rank**-0.5, (target.out_features, module.rank)).astype(np.float32)
+    return arrays

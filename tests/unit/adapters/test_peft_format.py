@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -235,6 +236,9 @@ def test_an_adapter_of_another_base_is_refused_by_module_and_by_size(
     with pytest.raises(InputError, match=r"/a adapts model\.layers\..*another base"):
         check_modules(open_adapter(tmp_path / "a"), llama)
     name_a, name_b = lora_names("model.layers.0.self_attn.q_proj")
+    write(tmp_path / "head", {name.replace("model.layers.0.self_attn.q_proj", "lm_head"): arrays[name] for name in (name_a, name_b)})
+    with pytest.raises(InputError, match=r"adapts lm_head, which .*q, k, v, o, gate, up, down"):
+        check_modules(open_adapter(tmp_path / "head"), replace(architecture, tied=False))
     write(tmp_path / "narrow", {name_a: arrays[name_a][:, :-1], name_b: arrays[name_b]}, modules=["model.layers.0.self_attn.q_proj"])
     with pytest.raises(InputError, match=r"q_proj with 127 inputs and 256 .* in this model it has 128 and 256"):
         check_modules(open_adapter(tmp_path / "narrow"), architecture)
