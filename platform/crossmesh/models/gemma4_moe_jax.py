@@ -5,6 +5,7 @@ chooses by `approx_max_k`, which on a TPU is not exact; and it turns the fused g
 """
 
 import functools
+from math import prod
 from typing import Any
 
 import jax
@@ -65,7 +66,10 @@ class MixtureOfExperts(nnx.Module):
             return jax.lax.psum(compute(*arguments), "tp")
 
         mixed = jax.shard_map(summed, mesh=mesh, in_specs=specs, out_specs=_STREAM, check_vma=False)
-        return constrain(mixed(stream, normed, *whole), *STREAM)
+        rows = len(stream)
+        fill = -rows % prod(mesh.shape[axis] for axis in BATCH_AXES)  # A probe has fewer sequences than a large mesh has places.
+        stream, normed = (jnp.pad(array, ((0, fill), (0, 0), (0, 0))) for array in (stream, normed))
+        return constrain(mixed(stream, normed, *whole)[:rows], *STREAM)
 
     def _compute(self, names: tuple[str, ...], stream: Any, normed: Any, *weights: Any) -> Any:
         held = dict(zip(names, weights, strict=True))
