@@ -20,7 +20,7 @@ class VerifyKeys(JobKeys):
     """The job's own keys."""
 
     check: str = ""
-    """training_parity, packing, loss_head, train_overhead, resume or exchange."""
+    """training_parity, packing, loss_head, train_overhead, resume, exchange or adapters."""
 
 
 def run(job: Job[VerifyKeys]) -> None:

@@ -102,7 +102,7 @@ VARIABLES = (
     # Set in serving workers.
     Variable("VLLM_TARGET_DEVICE", "set", "The platform of the engine: beside libtpu vLLM finds two and refuses to start."),
     Variable(
-        "VLLM_ENABLE_V1_MULTIPROCESSING", "set", "0 in check=exchange: the engine computes in the process that asks, and starts sooner."
+        "VLLM_ENABLE_V1_MULTIPROCESSING", "set", "0 in checks of engines: the engine computes in the process that asks, and starts sooner."
     ),
     Variable("VLLM_CPU_OMP_THREADS_BIND", "set", "nobind: a CPU engine computes on all cores; vLLM would leave one to its scheduler."),
     Variable("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "set", "0: adapters are loaded by our routes, which check them; vLLM's take any path."),

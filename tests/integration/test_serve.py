@@ -14,6 +14,7 @@ from typing import Any
 
 import openai
 import pytest
+from serve_parts import greedy, start, tokens_of_peft, until
 
 from crossmesh.models.weights import fetch_model
 from crossmesh.spec.training import ModelSpec
@@ -34,25 +35,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def adapters(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("adapters")
     return {name: write_random_adapter(model, folder / name, seed, RANK, 0.5) for seed, name in enumerate(("one", "two"))}
-
-
-def start(storage: Path, model: Path, adapters: dict[str, Path]) -> subprocess.Popen[str]:
-    """Start the driver in a process group of its own, as a terminal would, and in no Ray but its own."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2] / "platform")
-    script = str(Path(__file__).with_name("serve_tiny.py"))
-    command = [sys.executable, script, str(storage), str(model), "0", *[f"{name}={folder}" for name, folder in adapters.items()]]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment)
-
-
-def until(process: subprocess.Popen[str], *keys: str) -> dict[str, Any]:
-    """The first line of the driver that has one of `keys`."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        said: dict[str, Any] = json.loads(line)
-        if any(key in said for key in keys):
-            return said
-    raise AssertionError(f"the driver ended without saying any of {keys}")
 
 
 @pytest.fixture(scope="module")
@@ -77,35 +59,9 @@ def client(server: dict[str, Any]) -> openai.OpenAI:
     return openai.OpenAI(base_url=server["base_url"], api_key=server["api_key"], max_retries=0)
 
 
-def greedy(client: openai.OpenAI, model: str, prompt: list[int]) -> list[int]:
-    """Token ids of the greedy answer to a prompt of token ids."""
-    extra = {"return_token_ids": True, "ignore_eos": True}
-    answer = client.completions.create(model=model, prompt=prompt, max_tokens=TOKENS, temperature=0, extra_body=extra)
-    ids: list[int] = answer.choices[0].model_extra["token_ids"]  # type: ignore[index]
-    return ids
-
-
 @pytest.fixture(scope="module")
 def expected(model: Path, adapters: dict[str, Path]) -> dict[str, list[list[int]]]:
-    """Greedy tokens of transformers and PEFT, by model name and prompt."""
-    import torch
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-
-    torch.set_num_threads(1)
-    found = {}
-    for name in ("base", *adapters):
-        loaded: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-        loaded.generation_config.eos_token_id = loaded.config.eos_token_id = None  # A token like any other, as with `ignore_eos`.
-        if name in adapters:
-            loaded = PeftModel.from_pretrained(loaded, adapters[name])
-        answers = []
-        for prompt in PROMPTS:
-            ids = torch.tensor([prompt])
-            made = loaded.generate(input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=TOKENS)
-            answers.append(made[0, len(prompt) :].tolist())
-        found[name] = answers
-    return found
+    return tokens_of_peft(model, adapters, PROMPTS, TOKENS)
 
 
 def test_every_model_is_listed_by_its_own_name(client: openai.OpenAI) -> None:
@@ -116,7 +72,7 @@ def test_every_model_is_listed_by_its_own_name(client: openai.OpenAI) -> None:
 
 
 def test_the_served_tokens_are_those_of_transformers_and_peft(client: openai.OpenAI, expected: dict[str, list[list[int]]]) -> None:
-    served = {name: [greedy(client, name, prompt) for prompt in PROMPTS] for name in expected}
+    served = {name: [greedy(client, name, prompt, TOKENS) for prompt in PROMPTS] for name in expected}
     assert served == expected
     assert served["base"] != served["one"] != served["two"] != served["base"]
 
@@ -124,7 +80,7 @@ def test_the_served_tokens_are_those_of_transformers_and_peft(client: openai.Ope
 def test_models_do_not_mix_when_asked_at_once(client: openai.OpenAI, expected: dict[str, list[list[int]]]) -> None:
     asked = [(name, index) for _ in range(3) for index in range(len(PROMPTS)) for name in expected]
     with ThreadPoolExecutor(len(asked)) as pool:
-        answers = list(pool.map(lambda one: greedy(client, one[0], PROMPTS[one[1]]), asked))
+        answers = list(pool.map(lambda one: greedy(client, one[0], PROMPTS[one[1]], TOKENS), asked))
     for (name, index), answer in zip(asked, answers, strict=True):
         assert answer == expected[name][index], (name, index)
 

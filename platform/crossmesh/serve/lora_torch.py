@@ -14,9 +14,9 @@ from torch import Tensor
 
 _FEW = 4
 """Adapters with up to so many tokens are multiplied together: more would be padding, and fill a product of their own."""
-_SPARSE = 4
-"""The slots from the first to the last such adapter are all read. Reading one costs about a fifth of an adapter's own small operations
-(measured on SmolLM2's layers), so up to four for each adapter in the batch pay."""
+_SPARSE = 3
+"""The slots from the first to the last such adapter are all read. Reading one costs about a third of an adapter's own small operations
+(SmolLM2's layers, rank 16), so up to three for each adapter in the batch pay."""
 
 
 @dataclass(frozen=True)

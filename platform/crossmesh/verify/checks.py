@@ -11,7 +11,7 @@ from crossmesh.verify.result import CheckResult
 
 Check = Callable[[ExperimentSpec, Path, Console], CheckResult]
 
-CHECKS = ("training_parity", "packing", "loss_head", "train_overhead", "resume", "exchange")
+CHECKS = ("training_parity", "packing", "loss_head", "train_overhead", "resume", "exchange", "adapters")
 """Each is `verify_<name>` in the file of its name."""
 
 
