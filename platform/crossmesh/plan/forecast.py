@@ -176,10 +176,13 @@ def _overrides(point: Point, other: Point) -> str:
 
 
 def pareto(forecasts: Sequence[Forecast]) -> tuple[Forecast, ...]:
-    """Those of the fitting, priced points that no other beats in both hours and price, fastest first."""
-    priced = [one for one in forecasts if one.fits and one.usd is not None]
-    front: list[Forecast] = []
-    for one in sorted(priced, key=lambda one: (one.hours or 0.0, one.usd or 0.0)):
-        if not front or (one.usd or 0.0) < (front[-1].usd or 0.0):
-            front.append(one)
-    return tuple(front)
+    """Those of the fitting, priced points that no other beats in both time and price of a real token, fastest first.
+
+    Per token, because points that pack otherwise do other work in as many steps.
+    """
+    priced = [(1 / one.tokens_per_s, one.usd_per_million_tokens, one) for one in forecasts if one.fits and one.tokens_per_s]
+    front: list[tuple[float, Forecast]] = []
+    for _, usd, one in sorted(((time, usd, one) for time, usd, one in priced if usd is not None), key=lambda point: point[:2]):
+        if not front or usd < front[-1][0]:
+            front.append((usd, one))
+    return tuple(one for _, one in front)

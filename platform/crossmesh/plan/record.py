@@ -48,7 +48,7 @@ class PlanRecord:
     serving: dict[str, float] | None = None
     warnings: tuple[str, ...] = ()
     pareto: bool = False
-    """No other point of the sweep beats it in both hours and price."""
+    """No other point of the sweep beats it in both time and price of a token."""
 
     def json(self) -> dict[str, Any]:
         """Plain JSON values."""

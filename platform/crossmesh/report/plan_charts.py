@@ -13,7 +13,7 @@ _BARS = 12
 
 def priced(records: Sequence[PlanRecord]) -> list[PlanRecord]:
     """Fitting points with a price."""
-    return [one for one in records if one.fits and one.usd is not None]
+    return [one for one in records if one.fits and one.usd_per_million_tokens is not None and one.workload == "train"]
 
 
 def scaled(records: Sequence[PlanRecord]) -> dict[str, list[tuple[int, float]]]:
@@ -34,21 +34,37 @@ def shown_in_memory(records: Sequence[PlanRecord]) -> list[PlanRecord]:
 
 
 def draw_pareto(figure: Any, records: Sequence[PlanRecord], palette: Palette) -> None:
-    """Price of the run against its hours, one colour a slice; the front is joined."""
+    """Price against time of a million real tokens, one colour a slice; the front is joined."""
     axis = figure.subplots()
     points = priced(records)
     names = list(dict.fromkeys(one.hardware for one in points))
     for number, name in enumerate(names):
         own = [one for one in points if one.hardware == name]
         color = palette.series[1 + number % (len(palette.series) - 1)]
-        axis.plot([one.hours for one in own], [one.usd for one in own], "o", color=color, markersize=5, label=name, alpha=0.8)
-    front = sorted((one for one in points if one.pareto), key=lambda one: one.hours or 0.0)
-    axis.plot([one.hours for one in front], [one.usd for one in front], color=palette.muted, linewidth=1.5, label="Pareto front")
-    axis.set_xlabel("hours of the run")
-    axis.set_ylabel("USD")
+        axis.plot(
+            [_hours(one) for one in own], [one.usd_per_million_tokens for one in own], "o", color=color, markersize=5, label=name, alpha=0.8
+        )
+    front = sorted((one for one in points if one.pareto), key=_hours)
+    axis.plot(
+        [_hours(one) for one in front],
+        [one.usd_per_million_tokens for one in front],
+        "o-",
+        color=palette.ink,
+        markersize=9,
+        markerfacecolor="none",
+        linewidth=1.5,
+        label="Pareto front",
+    )
+    axis.set_xlabel("hours for a million real tokens")
+    axis.set_ylabel("USD for a million real tokens")
     axis.set_xlim(left=0)
     axis.set_ylim(bottom=0)
     axis.legend(frameon=False, labelcolor=palette.ink)
+
+
+def _hours(one: PlanRecord) -> float:
+    """Hours for a million real tokens."""
+    return 1e6 / (one.tokens_per_s or 1.0) / 3600
 
 
 def draw_memory(figure: Any, records: Sequence[PlanRecord], palette: Palette) -> None:

@@ -1,6 +1,7 @@
 """What a plan leaves in a folder: JSON, CSV, charts as PNG, and one HTML page that holds everything. The same plan gives the same bytes."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,18 @@ _Draw = Callable[..., None]
 """Takes a figure, `records` and `palette`."""
 
 
-def write_plan(title: str, records: Sequence[PlanRecord], notes: Sequence[str], values: dict[str, Any], folder: Path) -> Path:
+@dataclass(frozen=True)
+class Sheet:
+    """A further table of a plan's page."""
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def write_plan(
+    title: str, records: Sequence[PlanRecord], notes: Sequence[str], values: dict[str, Any], folder: Path, sheets: Sequence[Sheet] = ()
+) -> Path:
     """Write all files into `folder`, made if need be, and return the path of the HTML."""
     write_json(folder / "plan.json", values)
     write_text(folder / "plan.csv", plan_csv(records))
@@ -30,7 +42,7 @@ def write_plan(title: str, records: Sequence[PlanRecord], notes: Sequence[str], 
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     page = environment.get_template("plan.html.jinja").render(
-        title=title, columns=plan_columns(), rows=[(one, plan_cells(one)) for one in records], figures=figures, notes=notes
+        title=title, columns=plan_columns(), rows=[(one, plan_cells(one)) for one in records], figures=figures, notes=notes, sheets=sheets
     )
     write_text(folder / "plan.html", page)
     return folder / "plan.html"

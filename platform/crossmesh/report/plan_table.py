@@ -66,7 +66,7 @@ def render_plan(title: str, records: Sequence[PlanRecord], notes: Sequence[str])
     """Return it as something rich can print; all text from outside is literal."""
     parts: list[RenderableType] = [_one(title, records[0]) if len(records) == 1 else _many(title, records)]
     if any(one.pareto for one in records):
-        parts.append(Text("* Pareto front of hours against USD"))
+        parts.append(Text("* Pareto front of time against price of a token"))
     for one in records:
         if one.rejected_because:
             parts.append(Text(f"{one.label}: {one.rejected_because}", style="red"))

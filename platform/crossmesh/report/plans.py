@@ -10,12 +10,13 @@ from typing import Any
 from rich.console import Console as RichConsole
 
 from crossmesh.console import Console
-from crossmesh.errors import InputError, RejectedError
+from crossmesh.errors import InputError, RejectedError, require
 from crossmesh.plan.forecast import Forecast, forecast, pareto
 from crossmesh.plan.point import training_point
 from crossmesh.plan.record import PlanRecord, serving_record, training_record
 from crossmesh.plan.serving_forecast import serving_forecast
 from crossmesh.plan.serving_point import serving_point
+from crossmesh.report.paper import show_paper
 from crossmesh.report.plan_files import write_plan
 from crossmesh.report.plan_table import print_plan
 from crossmesh.spec.compose import sweep_overrides
@@ -38,8 +39,12 @@ class Plans:
 
     def add(self, spec: ExperimentSpec, output: str, folder: str) -> None:
         """Plan `spec`; in a sweep it is one of its points."""
-        self._spec, self._output, self._folder = spec, output, folder
         today = datetime.now(UTC).date()
+        if spec.plan.report == "paper":
+            require(sweep_overrides() is None, "plan.report", spec.plan.report, "once, without -m")
+            show_paper(today, Path(folder or spec.storage.path / "plans" / "paper"), output)
+            return
+        self._spec, self._output, self._folder = spec, output, folder
         self._overrides.append(sweep_overrides() or ())
         self._records.append(self._planned(spec, today))
 

@@ -1,0 +1,77 @@
+"""What a plan shows and leaves: labels, table, CSV, page, pictures, and the recomputed paper."""
+
+import csv
+import io
+import json
+from datetime import date
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from crossmesh.hardware.catalogue import find_slice
+from crossmesh.hardware.mesh import MeshShape
+from crossmesh.plan.forecast import forecast
+from crossmesh.plan.record import PlanRecord, serving_record, training_record
+from crossmesh.plan.serving_forecast import serving_forecast
+from crossmesh.report.plan_files import write_plan
+from crossmesh.report.plan_table import plan_csv, print_plan
+from crossmesh.report.plans import labels_of, plan_json
+from crossmesh.spec.planning import PlanSpec
+from plan_points import paper_engine, paper_point
+
+TODAY = date(2026, 6, 1)
+KEYS = {"fits", "hbm_bytes_per_chip", "hbm_source", "step_seconds", "tokens_per_s", "usd", "hours", "limiter", "rejected_because"}
+
+
+@pytest.fixture(scope="module")
+def records() -> list[PlanRecord]:
+    fitting = forecast(paper_point(remat="none", attention="splash"), PlanSpec(), TODAY)
+    slower = forecast(paper_point(), PlanSpec(), TODAY)
+    rejected = forecast(paper_point(slice=find_slice("tpu_v6e_8"), mesh=MeshShape(1, 1, 8)), PlanSpec(), TODAY)
+    return [training_record("<fast>", fitting), training_record("slow", slower), training_record("tp=8", rejected)]
+
+
+def test_labels_are_what_differs() -> None:
+    assert labels_of([("a=1", "b=1", "c=1"), ("a=1", "b=2", "c=1")]) == ["b=1", "b=2"]
+    assert labels_of([("a=1",)]) == [""]
+    assert labels_of([]) == []
+
+
+def test_json_has_the_keys_that_scripts_read(records: list[PlanRecord]) -> None:
+    one = plan_json("x", records[:1], [], "command")
+    assert set(one) >= KEYS
+    assert (one["fits"], one["hbm_source"], one["rejected_because"]) == (True, "modelled", None)
+    many = plan_json("x", records, [], "command")
+    assert [point["fits"] for point in many["points"]] == [True, True, False]
+    assert many["usd"] == sum(record.usd for record in records if record.fits)
+    json.dumps(many)
+
+
+def test_the_table_says_why_and_what_would_fit(records: list[PlanRecord]) -> None:
+    console = Console(width=160, record=True, file=io.StringIO())
+    print_plan("plan", records, ["a note"], console)
+    shown = console.export_text()
+    assert "tp=8: layers.5.attn.k_einsum.w axis 0 has size 4" in shown
+    assert "nearest that fits: mesh." in shown
+    assert "a note" in shown
+    console = Console(width=100, record=True, file=io.StringIO())
+    print_plan("plan", [serving_record("engine", serving_forecast(paper_engine(), PlanSpec(), TODAY))], [], console)
+    assert "concurrent sequences" in console.export_text()
+
+
+def test_csv_has_a_line_a_point(records: list[PlanRecord]) -> None:
+    rows = list(csv.DictReader(io.StringIO(plan_csv(records))))
+    assert [row["label"] for row in rows] == ["<fast>", "slow", "tp=8"]
+    assert float(rows[0]["usd"]) == pytest.approx(records[0].usd)
+    assert rows[2]["step_seconds"] == ""
+
+
+def test_files_hold_the_plan_and_escape_it(records: list[PlanRecord], tmp_path: Path) -> None:
+    page = write_plan("plan", records, ["a note"], {"x": 1}, tmp_path).read_text()
+    assert "&lt;fast&gt;" in page
+    assert "<fast>" not in page
+    assert "k_einsum" in page
+    assert page.count("<svg ") == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"plan.json", "plan.csv", "plan.html", "pareto.png", "memory.png"}
+    assert (tmp_path / "memory.png").read_bytes().startswith(b"\x89PNG")
