@@ -150,7 +150,9 @@ class LoraSpec:
 
     @property
     def largest_rank(self) -> int:
-        """The largest rank of any module."""
+        """The largest rank of any module; 0 where `adapter` decides."""
+        if self.adapter:
+            return 0
         return max(self.rank, *self.rank_pattern.values()) if self.rank_pattern else self.rank
 
     @property
