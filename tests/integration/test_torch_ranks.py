@@ -25,7 +25,7 @@ def where(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def models(where: Path) -> dict[str, str]:
     """Folders of the tiny models by name."""
-    names = ("llama", "gemma4", "gemma4_moe", "gemma4_e2b")
+    names = ("llama", "gemma4", "gemma4_moe", "gemma4_e2b", "gemma3", "qwen2")
     specs = {name: ModelSpec(family=name.partition("_")[0], weights=f"random://tiny_{name}@0") for name in names}
     return {name: str(fetch_model(spec, where).path) for name, spec in specs.items()}
 
@@ -123,8 +123,10 @@ def test_twenty_steps_are_the_same_on_every_axis(where: Path, models: dict[str, 
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("name", "axes"), [("gemma4_moe", ("fsdp",)), ("gemma4_e2b", ("fsdp", "tp"))])
-def test_experts_and_shared_keys_train_the_same_on_every_axis(
+@pytest.mark.parametrize(
+    ("name", "axes"), [("gemma4_moe", ("fsdp",)), ("gemma4_e2b", ("fsdp", "tp")), ("gemma3", ("tp",)), ("qwen2", ("fsdp", "tp"))]
+)
+def test_experts_shared_keys_and_biases_train_the_same_on_every_axis(
     where: Path, models: dict[str, str], name: str, axes: tuple[str, ...]
 ) -> None:
     folder = models[name]
