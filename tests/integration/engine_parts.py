@@ -74,7 +74,7 @@ def vllm_part(folder: Path, prompts: np.ndarray) -> None:
     from vllm import LLM, SamplingParams
     from vllm.lora.request import LoRARequest
 
-    from crossmesh.serve.engine import CPU_LORA_WORKER
+    from crossmesh.serve.engine import CPU_LORA_WORKER, LORA_MODULES
 
     engine = LLM(
         str(folder / "model"),
@@ -85,6 +85,7 @@ def vllm_part(folder: Path, prompts: np.ndarray) -> None:
         enable_lora=True,
         max_loras=1,
         max_lora_rank=8,
+        lora_target_modules=list(LORA_MODULES),
         worker_cls=CPU_LORA_WORKER,
     )
     sampling = SamplingParams(temperature=0.0, max_tokens=NEW, ignore_eos=True)

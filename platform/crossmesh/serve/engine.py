@@ -6,17 +6,22 @@ use it. Shapes of placement follow `ray.serve.llm` (a test compares them).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from crossmesh.errors import InputError
+from crossmesh.files import read_json
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.serve.adapters import ServedAdapter, ServedBase, check_names, check_rank, serving_rank
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import ServeSpec
-from crossmesh.spec.training import AUTO
+from crossmesh.spec.training import AUTO, LORA_TARGETS
 
 CPU_LORA_WORKER = "crossmesh.serve.lora_cpu_vllm.Worker"
 """vLLM worker class with LoRA kernels that are right for mixed batches and as fast as the base model's products."""
+
+LORA_MODULES = tuple(f"{name}_proj" for name in LORA_TARGETS)
+"""What vLLM makes ready for adapters: left to itself it allocates them for experts, routers and per-layer inputs as well."""
 
 _GIB = 1 << 30
 _ACCELERATOR_SHARE = 0.001
@@ -53,8 +58,8 @@ class EngineSettings:
 def engine_settings(spec: ExperimentSpec, base: ServedBase, adapters: Sequence[ServedAdapter] = ()) -> EngineSettings:
     """Return the settings of one engine that serves `base` and each of `adapters` by its name.
 
-    Raises `InputError` for a folder that is no model, for a name used twice, for an adapter over `serve.max_lora_rank`, and for a
-    `serve.tp` that the hardware cannot hold.
+    Raises `InputError` for a folder that is no model, for a name used twice, for an adapter over `serve.max_lora_rank`, for adapters of
+    a model with experts on a CPU, and for a `serve.tp` that the hardware cannot hold.
     """
     device = spec.hardware.slice.device
     if not (base.folder / "config.json").is_file():
@@ -62,6 +67,8 @@ def engine_settings(spec: ExperimentSpec, base: ServedBase, adapters: Sequence[S
     check_names([adapter.name for adapter in adapters])
     _check_parallelism(spec.serve.tp, device)
     lora = _lora_arguments(spec.serve, adapters)
+    if lora and isinstance(device, Cpu):
+        _check_no_experts(base.folder)
     arguments = _common_arguments(spec) | lora | _device_arguments(spec, device, adapted=bool(lora))
     llm_config: dict[str, Any] = {
         "model_loading_config": {"model_id": base.name, "model_source": str(base.folder.resolve())},
@@ -72,6 +79,16 @@ def engine_settings(spec: ExperimentSpec, base: ServedBase, adapters: Sequence[S
     }
     folders = {adapter.name: str(adapter.folder.resolve()) for adapter in adapters}
     return EngineSettings(_kind(device), llm_config, folders, _deployment(spec.serve.tp, device), _variables(device))
+
+
+def _check_no_experts(folder: Path) -> None:
+    """With LoRA on, vLLM 0.32 computes experts by Triton alone, whatever is adapted; its CPU build has none and dies in the warm-up."""
+    config = read_json(folder / "config.json")
+    if (config.get("text_config") or config).get("enable_moe_block"):
+        raise InputError(
+            f"{folder} has experts, and vLLM 0.32 serves no adapters of such a model on a CPU. Allowed: a GPU or TPU as hardware, or the "
+            "merged model (jobs/export.py mode=merged) without serve.adapters and serve.max_loras."
+        )
 
 
 def _check_parallelism(tp: int, device: Device) -> None:
@@ -127,6 +144,7 @@ def _lora_arguments(serve: ServeSpec, adapters: Sequence[ServedAdapter]) -> dict
         # In host memory; one that is not there is read again from its folder when it is asked for.
         "max_cpu_loras": max(slots, len(adapters)),
         "max_lora_rank": serving_rank(rank),
+        "lora_target_modules": list(LORA_MODULES),
     }
 
 

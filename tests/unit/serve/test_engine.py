@@ -108,3 +108,13 @@ def test_a_folder_that_is_no_model_and_a_name_used_twice_are_named(model: Served
         engine_settings(on("cpu"), ServedBase("base", tmp_path, "", tmp_path))
     with pytest.raises(InputError, match=r"serve\.adapters: the name 'a' is used twice"):
         engine_settings(on("cpu"), model, [adapter("a", 4), adapter("a", 8)])
+
+
+@pytest.mark.parametrize("config", ['{"enable_moe_block": true}', '{"text_config": {"enable_moe_block": true}}'])
+def test_adapters_of_a_model_with_experts_are_refused_on_a_cpu_only(model: ServedBase, config: str) -> None:
+    (model.folder / "config.json").write_text(config)
+    with pytest.raises(InputError, match=r"has experts, .* on a CPU.*mode=merged"):
+        engine_settings(on("cpu"), model, [adapter("a", 8)])
+    engine_settings(on("cpu"), model)
+    arguments = engine_settings(on("gpu_1xh100"), model, [adapter("a", 8)]).engine_kwargs
+    assert arguments["lora_target_modules"] == ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
