@@ -33,6 +33,8 @@ pytestmark = pytest.mark.integration
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
 LIGHT = pytest.mark.parametrize("probed_model", ["llama", pytest.param("gemma4", marks=pytest.mark.full)], indirect=True)
 """The family that compiles sooner in `make test`, both in `make test-full`."""
+VARIANTS = [pytest.param(name, marks=pytest.mark.full) for name in ("gemma4_moe", "gemma4_e2b")]
+OTHERS = [*VARIANTS, *(pytest.param(name, marks=pytest.mark.full) for name in ("gemma3", "qwen2", "qwen3"))]
 EIGHT = MeshShape(data=1, fsdp=2, tp=2, dcn=2)
 
 
@@ -45,6 +47,7 @@ def difference(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> fl
     return frobenius({name: ours[name] - theirs[name] for name in theirs}) / frobenius(theirs)
 
 
+@pytest.mark.parametrize("probed_model", ["llama", "gemma4", *OTHERS], indirect=True)
 def test_tunix_shards_as_the_table_says(probed_model: Path) -> None:
     architecture = read_architecture(probed_model)
     model = nnx.eval_shape(lambda: make_model(architecture, Settings()))
@@ -54,7 +57,7 @@ def test_tunix_shards_as_the_table_says(probed_model: Path) -> None:
         assert table[path] == tuple(said), path
 
 
-@LIGHT
+@pytest.mark.parametrize("probed_model", ["llama", pytest.param("gemma4", marks=pytest.mark.full), *VARIANTS], indirect=True)
 def test_a_step_is_the_same_in_any_split_and_state_moves_between_meshes(probed_model: Path, jax_cache: Path, tmp_path: Path) -> None:
     one = started(setup_of(probed_model, jax_cache))
     eight = started(setup_of(probed_model, jax_cache, EIGHT, micro=4))
@@ -128,6 +131,7 @@ def test_more_places_than_devices_are_refused(probed_model: Path, jax_cache: Pat
         started(setup_of(probed_model, jax_cache, MeshShape(1, 16, 1)))
 
 
+@pytest.mark.parametrize("probed_model", ["llama", "gemma4", *OTHERS], indirect=True)
 def test_packed_rows_compute_what_they_compute_alone(probed_model: Path) -> None:
     """Hidden states of every token, whose loss is a function of them; rows longer than the window of tiny Gemma 4."""
     made: list[Row] = rows(3)
