@@ -26,8 +26,10 @@ class HotLoading:
             raise InputError("This server has no room for adapters. Start it with serve.max_loras=1 or more.")
         folder = Path(path)
         if not folder.is_absolute() or not any(folder.resolve().is_relative_to(root.resolve()) for root in self.roots):
-            allowed = ", ".join(str(root) for root in self.roots)
-            raise InputError(f"lora_path={path!r} is not allowed. Allowed: the absolute path of a PEFT adapter folder in {allowed}.")
+            raise InputError(
+                f"lora_path={path!r} is not allowed. Allowed: the absolute path of a PEFT adapter folder in storage.root, or in a folder "
+                "that the server was started with."
+            )
         adapter = self.base.adapter(name, folder.resolve())
         check_rank(adapter, self.rank)
         return adapter

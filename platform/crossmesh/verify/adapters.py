@@ -65,7 +65,7 @@ def verify_adapters(spec: ExperimentSpec, folder: Path, console: Console, sizes:
         max_num_seqs=sizes.requests,
         max_loras=sizes.adapters,
         max_lora_rank=sizes.rank,
-        max_model_len=sizes.prompt + sizes.tokens,
+        max_model_len=max(spec.serve.max_model_len, sizes.prompt + sizes.tokens),
     )
     settings = engine_settings(replace(spec, serve=serve), base, adapters)
     request = {"model": str(base.folder), "engine": dict(settings.engine_kwargs), **asdict(sizes), "adapters": dict(settings.adapters)}

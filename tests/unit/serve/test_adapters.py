@@ -117,9 +117,8 @@ def test_other_paths_are_refused_alike(loading: HotLoading, base: ServedBase, pa
     given = path.format(root=tmp_path)
     with pytest.raises(InputError) as caught:
         loading.adapter("new", given)
-    assert str(caught.value) == (
-        f"lora_path={given!r} is not allowed. Allowed: the absolute path of a PEFT adapter folder in {tmp_path / 'allowed'}."
-    )
+    said = f"lora_path={given!r} is not allowed. Allowed: the absolute path of a PEFT adapter folder in storage.root, or in a folder that"
+    assert str(caught.value).startswith(said)
 
 
 def test_what_the_engine_has_no_memory_for_is_refused(loading: HotLoading, tmp_path: Path) -> None:
