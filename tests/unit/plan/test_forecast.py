@@ -73,11 +73,12 @@ def test_another_source_takes_the_models_place_where_it_has_figures() -> None:
 
 
 def test_the_front_is_what_no_other_beats_in_both() -> None:
-    def point(steps: int, price: float) -> Forecast:
-        planned = forecast(paper_point(steps=steps), PlanSpec(), TODAY)
-        return replace(planned, price=replace(planned.price, usd_per_hour=price))
+    planned = forecast(paper_point(), PlanSpec(), TODAY)
 
-    fast, cheap, slow, dear = point(100, 50), point(200, 10), point(400, 10), point(150, 60)
+    def point(step_s: float, price: float) -> Forecast:
+        return replace(planned, figures=replace(planned.figures, step_s=step_s), price=replace(planned.price, usd_per_hour=price))
+
+    fast, cheap, slow, dear = point(1, 50), point(2, 10), point(4, 10), point(1.5, 60)
     assert pareto([slow, dear, cheap, fast]) == (fast, cheap)
     assert pareto([replace(fast, reasons=("no",))]) == ()
 
