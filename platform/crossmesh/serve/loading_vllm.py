@@ -6,6 +6,7 @@ one is only no longer found. Imported in a replica only.
 """
 
 import asyncio
+from typing import Any
 
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import PlainTextResponse
@@ -17,9 +18,33 @@ from crossmesh.errors import CrossmeshError
 from crossmesh.serve.loading import HotLoading
 
 
+class _Models(OpenAIServingModels):
+    """vLLM's models, where the engine calls an adapter that was loaded later ` #id` besides its name.
+
+    The engine takes adapters of one name for the same one, also when requests of both are running, and dies of it.
+    """
+
+    def model_name(self, lora_request: LoRARequest | None = None) -> str:
+        """The name that clients know."""
+        name: str = super().model_name(lora_request)
+        return name if lora_request is None else name.removesuffix(_suffix(lora_request.lora_int_id))
+
+    async def show_available_models(self) -> Any:
+        """The base and every adapter, by the names that clients know."""
+        models = await super().show_available_models()
+        for card, name in zip(reversed(models.data), reversed(self.lora_requests), strict=False):
+            card.id = name
+        return models
+
+
+def _suffix(number: int) -> str:
+    return f" #{number}"
+
+
 def add_routes(app: FastAPI, loading: HotLoading) -> None:
     """Add `POST /v1/load_lora_adapter` and `POST /v1/unload_lora_adapter` to vLLM's application."""
     served: OpenAIServingModels = app.state.openai_serving_models
+    served.__class__ = _Models
     one_at_a_time = asyncio.Lock()
 
     @app.post("/v1/load_lora_adapter")
@@ -34,7 +59,8 @@ def add_routes(app: FastAPI, loading: HotLoading) -> None:
                 adapter = await asyncio.to_thread(loading.adapter, name, request.lora_path)
             except CrossmeshError as error:
                 raise HTTPException(400, str(error)) from error
-            loaded = LoRARequest(name, served.lora_id_counter.inc(1), str(adapter.folder))
+            number = served.lora_id_counter.inc(1)
+            loaded = LoRARequest(name + _suffix(number), number, str(adapter.folder))
             await served.engine_client.add_lora(loaded)
             served.lora_requests[name] = loaded
         return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
