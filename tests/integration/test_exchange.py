@@ -11,6 +11,7 @@ from crossmesh.adapters.proof import proof_of_run, read_proof
 from crossmesh.errors import InputError
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import StorageSpec
+from crossmesh.spec.training import FAMILIES
 from crossmesh.track.tracker import Tracker
 from crossmesh.verify.exchange_proof import keep_proof, registered_name
 from crossmesh.verify.result import CheckResult, Limit
@@ -63,3 +64,16 @@ def test_a_users_model_is_proven_on_three_engines(checkout: Path, own_storage: P
     assert record["worst"]["plain_form_still_wrong"] > 0.01
     (file,) = own_storage.glob("verify/exchange-*/proof.json")
     assert read_proof(str(file), record["figures"]["digests"]["adapter"], force=False).passed
+
+
+@pytest.mark.timeout(1200)
+def test_every_family_is_proven_on_three_engines(checkout: Path, own_storage: Path, clean_environment: dict[str, str]) -> None:
+    command = [sys.executable, "jobs/verify.py", "check=exchange", "output=json", f"storage.root={own_storage}"]
+    done = subprocess.run(command, cwd=checkout, env=clean_environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    record = json.loads(done.stdout.splitlines()[-1])
+    engines = {name: figures["engines"] for name, figures in record["figures"].items() if name.startswith("tiny_")}
+    # vLLM's CPU build serves no adapters of a model with experts.
+    assert engines == {name: ["torch", "jax"] if name == "tiny_gemma4_moe" else ["vllm", "torch", "jax"] for name in engines}
+    assert set(engines) >= {f"tiny_{family}" for family in FAMILIES}
+    assert record["worst"]["round_trip"] == 0.0

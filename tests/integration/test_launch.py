@@ -43,7 +43,8 @@ def group_members(group: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_training_leaves_nothing_and_continues_to_the_same_end(
     tiny: Any, number: signal.Signals, tmp_path: Path, tiny_training: Lines
 ) -> None:
