@@ -27,9 +27,9 @@ def main(storage: str, model: str, max_loras: str, *adapters: str) -> None:
         serve=ServeSpec(port=0, max_model_len=256, kv_cache_gib=0.25, max_loras=int(max_loras)), storage=StorageSpec(storage)
     )
     folders = {name: Path(folder) for name, _, folder in (adapter.partition("=") for adapter in adapters)}
-    base = served_base(spec, folder_digests(Path(model)))
     folder: Path | None = None
     try:
+        base = served_base(spec, folder_digests(Path(model)))
         with ray_session(spec.storage) as session:
             folder = session.folder
             served = [base.adapter(name, source) for name, source in folders.items()]

@@ -178,12 +178,12 @@ def test_an_engine_that_cannot_start_says_why_and_leaves_nothing(model: Path, tm
     broken.mkdir()
     for file in model.iterdir():
         (broken / file.name).write_bytes(file.read_bytes())
-    weights = broken / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1000])
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps({**config, "architectures": ["NoSuchForCausalLM"]}))
     process = start(tmp_path / "storage", broken, {})
     said = until(process, "base_url", "error")
     assert "The engine did not start." in said["error"]
-    assert "SafetensorError" in said["error"]
+    assert "NoSuchForCausalLM" in said["error"]
     assert until(process, "loaded")["left"] == []
 
 
