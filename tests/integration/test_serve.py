@@ -14,11 +14,11 @@ from typing import Any
 
 import openai
 import pytest
-from serve_parts import greedy, start, tokens_of_peft, until
 
 from crossmesh.models.weights import fetch_model
 from crossmesh.spec.training import ModelSpec
 from crossmesh.verify.random_adapters import write_random_adapter
+from serve_parts import greedy, start, tokens_of_peft, until
 
 pytestmark = pytest.mark.integration
 RANK = 4
