@@ -13,7 +13,7 @@ from tunix.models.llama3.model import apply_rope
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.attention_jax import attend
-from crossmesh.models.layers_jax import HiddenStates, Settings, set_up
+from crossmesh.models.layers_jax import DTYPES, HiddenStates, Settings, activations, set_up
 from crossmesh.models.sharding_jax import HEADS, STREAM, constrain
 
 
@@ -51,6 +51,26 @@ def check_rope(architecture: Architecture) -> None:
                 f"This {architecture.family} model uses rope_type={rope.kind!r}, which the JAX backend (Tunix 0.1.7) does not compute. "
                 "Allowed: default. Use backend=torch for this model."
             )
+
+
+def qwen_config(tunix: Any, architecture: Architecture, settings: Settings) -> Any:
+    """The configuration of a Qwen; `tunix` is Tunix's module of its generation."""
+    layer, dtype = architecture.layers[0], DTYPES[settings.dtype]
+    return tunix.ModelConfig(
+        num_layers=len(architecture.layers),
+        vocab_size=architecture.vocab,
+        embed_dim=architecture.hidden,
+        hidden_dim=architecture.ffn,
+        num_heads=layer.heads,
+        head_dim=layer.head_dim,
+        num_kv_heads=layer.kv_heads,
+        rope_theta=int(layer.rope.theta),
+        norm_eps=architecture.norm_epsilon,
+        use_tied_embedding=architecture.tied,
+        shd_config=activations(tunix.ShardingConfig.get_default_sharding()),
+        dtype=dtype,
+        param_dtype=dtype,
+    )
 
 
 def set_up_dense(

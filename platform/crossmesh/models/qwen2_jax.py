@@ -6,8 +6,8 @@ from flax import nnx
 from tunix.models.qwen2 import model as qwen2
 
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.dense_jax import DenseAttention, check_rope, set_up_dense
-from crossmesh.models.layers_jax import DTYPES, HiddenStates, Settings, activations
+from crossmesh.models.dense_jax import DenseAttention, check_rope, qwen_config, set_up_dense
+from crossmesh.models.layers_jax import HiddenStates, Settings
 
 
 class _Attention(DenseAttention, qwen2.Attention):
@@ -32,21 +32,5 @@ class _Model(HiddenStates, qwen2.Qwen2):
 def make_qwen2(architecture: Architecture, settings: Settings) -> Any:
     """Tunix's Qwen 2 with windows, hidden states as output."""
     check_rope(architecture)
-    layer, dtype = architecture.layers[0], DTYPES[settings.dtype]
-    config = qwen2.ModelConfig(
-        num_layers=len(architecture.layers),
-        vocab_size=architecture.vocab,
-        embed_dim=architecture.hidden,
-        hidden_dim=architecture.ffn,
-        num_heads=layer.heads,
-        head_dim=layer.head_dim,
-        num_kv_heads=layer.kv_heads,
-        rope_theta=int(layer.rope.theta),
-        norm_eps=architecture.norm_epsilon,
-        use_tied_embedding=architecture.tied,
-        shd_config=activations(qwen2.ShardingConfig.get_default_sharding()),
-        dtype=dtype,
-        param_dtype=dtype,
-    )
-    model = qwen2.Qwen2(config, rngs=nnx.Rngs(0))
+    model = qwen2.Qwen2(qwen_config(qwen2, architecture, settings), rngs=nnx.Rngs(0))
     return set_up_dense(model, architecture, settings, _Model, _Attention, qwen2.Einsum, _Layer)
