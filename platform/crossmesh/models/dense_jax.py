@@ -53,19 +53,27 @@ def check_rope(architecture: Architecture) -> None:
             )
 
 
+def dense_sizes(architecture: Architecture) -> dict[str, Any]:
+    """What the configurations of all three say of a model, by Tunix's names."""
+    layer = architecture.layers[0]
+    return {
+        "num_layers": len(architecture.layers),
+        "vocab_size": architecture.vocab,
+        "embed_dim": architecture.hidden,
+        "hidden_dim": architecture.ffn,
+        "num_heads": layer.heads,
+        "head_dim": layer.head_dim,
+        "num_kv_heads": layer.kv_heads,
+        "rope_theta": int(layer.rope.theta),
+        "norm_eps": architecture.norm_epsilon,
+    }
+
+
 def qwen_config(tunix: Any, architecture: Architecture, settings: Settings) -> Any:
     """The configuration of a Qwen; `tunix` is Tunix's module of its generation."""
-    layer, dtype = architecture.layers[0], DTYPES[settings.dtype]
+    dtype = DTYPES[settings.dtype]
     return tunix.ModelConfig(
-        num_layers=len(architecture.layers),
-        vocab_size=architecture.vocab,
-        embed_dim=architecture.hidden,
-        hidden_dim=architecture.ffn,
-        num_heads=layer.heads,
-        head_dim=layer.head_dim,
-        num_kv_heads=layer.kv_heads,
-        rope_theta=int(layer.rope.theta),
-        norm_eps=architecture.norm_epsilon,
+        **dense_sizes(architecture),
         use_tied_embedding=architecture.tied,
         shd_config=activations(tunix.ShardingConfig.get_default_sharding()),
         dtype=dtype,

@@ -1,12 +1,8 @@
 """Gemma 3: sliding and global layers that rotate differently, alone or inside a multimodal model."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from crossmesh.errors import InputError
 from crossmesh.models.architecture import (
-    KV_DIMS,
-    O_DIMS,
-    Q_DIMS,
     Architecture,
     AttentionKind,
     Family,
@@ -14,10 +10,10 @@ from crossmesh.models.architecture import (
     LayerKind,
     Rope,
     Weight,
-    gated_mlp,
     outer_weights,
 )
 from crossmesh.models.config_json import read_layer_types, read_rope, read_size, refuse
+from crossmesh.models.gemma import NORMS, gemma_norms, gemma_projections, text_config
 
 _DEFAULTS = {
     "vocab_size": 262_208,
@@ -41,15 +37,7 @@ _KINDS: dict[str, AttentionKind] = {"full_attention": "global", "sliding_attenti
 
 
 def _read(config: Json, origin: str) -> Architecture:
-    if config["model_type"] == "gemma3_text":
-        return _read_text(config, "model.", origin)
-    text = config.get("text_config")
-    if not isinstance(text, Mapping):
-        raise InputError(f"{origin}: model_type=gemma3 without a text_config. Give a complete config.json.")
-    return _read_text(text, "model.language_model.", origin)
-
-
-def _read_text(given: Json, prefix: str, origin: str) -> Architecture:
+    given, prefix = text_config(config, origin)
     config = {**_DEFAULTS, **given}
     refuse(config, ("attention_bias", "use_bidirectional_attention", "attn_logit_softcapping"), origin)
     refuse(config, ("hidden_activation",), origin, allow="gelu_pytorch_tanh")
@@ -92,44 +80,16 @@ def _rope(config: Json, kind: str) -> Rope:
     return read_rope({"rope_theta": config.get(_OLD_THETAS[kind], _THETAS[kind]), **parameters})
 
 
-def _projections(architecture: Architecture, index: int) -> dict[str, Weight]:
-    """Tunix gemma3: q, k, v as [heads, D, H], o as [heads, H, D].
-
-    Tunix fuses K and V, or Q, K and V, into one weight; we build modules of their own (`models/layers_jax.py` says why).
-    """
-    layer, hidden, path = architecture.layers[index], (architecture.hidden,), ("layers", index, "attn")
-    hf = f"{architecture.layer_prefix(index)}self_attn"
-    q_shape, kv_shape = (layer.heads, layer.head_dim), (layer.kv_heads, layer.head_dim)
-    return {
-        "q": Weight(f"{hf}.q_proj", "weight", (*path, "q_einsum"), "w", q_shape, hidden, (0, 2, 1), Q_DIMS),
-        "k": Weight(f"{hf}.k_proj", "weight", (*path, "kv_einsum", "k"), "w", kv_shape, hidden, (0, 2, 1), KV_DIMS),
-        "v": Weight(f"{hf}.v_proj", "weight", (*path, "kv_einsum", "v"), "w", kv_shape, hidden, (0, 2, 1), KV_DIMS),
-        "o": Weight(f"{hf}.o_proj", "weight", (*path, "attn_vec_einsum"), "w", hidden, q_shape, (1, 2, 0), O_DIMS),
-        **gated_mlp(architecture, index),
-    }
-
-
 def _others(architecture: Architecture, index: int) -> Iterator[Weight]:
     """Norms of a Gemma 3 layer; both sides keep a scale as its distance from 1."""
-    hf, path = architecture.layer_prefix(index).rstrip("."), ("layers", index)
-    norms = {
-        "input_layernorm": "pre_attention_norm",
-        "post_attention_layernorm": "post_attention_norm",
-        "pre_feedforward_layernorm": "pre_ffw_norm",
-        "post_feedforward_layernorm": "post_ffw_norm",
-    }
-    for name, ours in norms.items():
-        yield Weight(f"{hf}.{name}", "weight", (*path, ours), "scale", (architecture.hidden,), dims=("norm",))
-    head_dim = architecture.layers[index].head_dim
-    for name, ours in {"q_norm": "_query_norm", "k_norm": "_key_norm"}.items():
-        yield Weight(f"{hf}.self_attn.{name}", "weight", (*path, "attn", ours), "scale", (head_dim,), dims=("head_dim",))
+    return gemma_norms(architecture, index, NORMS, ("q", "k"), "head_dim")
 
 
 FAMILY = Family(
     name="gemma3",
     model_types=("gemma3", "gemma3_text"),
     read=_read,
-    projections=_projections,
+    projections=gemma_projections,
     others=_others,
     outer=lambda architecture: outer_weights(architecture, "scale"),
 )

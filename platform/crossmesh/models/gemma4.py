@@ -4,39 +4,28 @@ Keys and values may come from one projection (31B, 26B-A4B) or from an earlier l
 network (26B-A4B); every layer may get an embedding of the token for itself (E2B, E4B).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import (
-    KV_DIMS,
-    O_DIMS,
-    Q_DIMS,
     Architecture,
     Experts,
     Family,
     Json,
     LayerKind,
     Weight,
-    gated_mlp,
     outer_weights,
 )
-from crossmesh.models.config_json import read_rope, read_size, refuse
+from crossmesh.models.config_json import read_layer_types, read_rope, read_size, refuse
+from crossmesh.models.gemma import NORMS, gemma_norms, gemma_projections, text_config
 
 _GLOBAL_EVERY = 6
 """Without `layer_types` there are five sliding layers, then a global one (`Gemma4TextConfig`)."""
 
 
-def _read(config: Json, origin: str) -> Architecture:
-    if config["model_type"] == "gemma4_text":
-        return _read_text(config, "model.", origin)
-    text = config.get("text_config")
-    if not isinstance(text, Mapping):
-        raise InputError(f"{origin}: model_type=gemma4 without a text_config. Give a complete config.json.")
-    return _read_text(text, "model.language_model.", origin)
-
-
-def _read_text(config: Json, prefix: str, origin: str) -> Architecture:
+def _read(given: Json, origin: str) -> Architecture:
+    config, prefix = text_config(given, origin)
     refuse(config, ("attention_bias", "use_bidirectional_attention"), origin, allow="vision")
     vocab = read_size(config, "vocab_size", origin)
     return Architecture(
@@ -77,12 +66,9 @@ def _per_layer_input(config: Json, vocab: int, origin: str) -> int:
 
 def _layers(config: Json, origin: str) -> tuple[LayerKind, ...]:
     count = read_size(config, "num_hidden_layers", origin)
-    kinds = config.get("layer_types") or [
-        "full_attention" if (index + 1) % _GLOBAL_EVERY == 0 else "sliding_attention" for index in range(count)
-    ]
-    if len(kinds) != count:
-        raise InputError(f"{origin}: layer_types names {len(kinds)} layers, num_hidden_layers says {count}. They must be equal.")
-    kinds = [*kinds[:-1], "full_attention"]  # transformers makes the last one global, whatever the file says.
+    default = ["sliding_attention" if (index + 1) % _GLOBAL_EVERY else "full_attention" for index in range(count)]
+    # transformers makes the last one global, whatever the file says.
+    kinds = [*read_layer_types(config, count, default, origin)[:-1], "full_attention"]
     layers = [_layer(config, index, kind, origin) for index, kind in enumerate(kinds)]
     own = count - (config.get("num_kv_shared_layers") or 0)
     if own < 0 or not all(kind in kinds[:own] for kind in kinds[own:]):
@@ -107,8 +93,6 @@ def _layer(config: Json, index: int, kind: str, origin: str) -> LayerKind:
         return LayerKind(
             "sliding", config.get("sliding_window", 512), heads, kv_heads, head_dim, shared_kv=False, rope=read_rope(ropes[kind])
         )
-    if kind != "full_attention":
-        raise InputError(f"{origin}: layer_types[{index}]={kind!r} is not known. Allowed: full_attention, sliding_attention.")
     shared = bool(config.get("attention_k_eq_v", False))
     if "per_layer_config" in config:
         # What transformers 5 saves: only the sizes in which a layer differs from the others.
@@ -121,35 +105,16 @@ def _layer(config: Json, index: int, kind: str, origin: str) -> LayerKind:
 
 
 def _projections(architecture: Architecture, index: int) -> dict[str, Weight]:
-    """Tunix gemma4: q, k, v as [heads, D, H], o as [heads, H, D].
-
-    Tunix fuses K and V of a layer that has both into one `kv_einsum`; we build it as two modules below that name (`models/layers_jax.py`
-    says why). A layer where they share a projection has `k_einsum` only, one that uses an earlier layer's has neither.
-    """
-    layer, hidden, path = architecture.layers[index], (architecture.hidden,), ("layers", index, "attn")
-    hf = f"{architecture.layer_prefix(index)}self_attn"
-    q_shape, kv_shape = (layer.heads, layer.head_dim), (layer.kv_heads, layer.head_dim)
-    key = ("k_einsum",) if layer.shared_kv else ("kv_einsum", "k")
-    projections = {
-        "q": Weight(f"{hf}.q_proj", "weight", (*path, "q_einsum"), "w", q_shape, hidden, (0, 2, 1), Q_DIMS),
-        "k": Weight(f"{hf}.k_proj", "weight", (*path, *key), "w", kv_shape, hidden, (0, 2, 1), KV_DIMS),
-        "v": Weight(f"{hf}.v_proj", "weight", (*path, "kv_einsum", "v"), "w", kv_shape, hidden, (0, 2, 1), KV_DIMS),
-        "o": Weight(f"{hf}.o_proj", "weight", (*path, "attn_vec_einsum"), "w", hidden, q_shape, (1, 2, 0), O_DIMS),
-        **gated_mlp(architecture, index),
-    }
-    absent = ("v",) if layer.kv_from is None and layer.shared_kv else ("k", "v") if layer.kv_from is not None else ()
-    return {name: weight for name, weight in projections.items() if name not in absent}
+    """No V where it is K's projection, neither where a layer uses an earlier layer's keys and values."""
+    layer = architecture.layers[index]
+    absent = ("k", "v") if layer.kv_from is not None else ("v",) if layer.shared_kv else ()
+    return {name: weight for name, weight in gemma_projections(architecture, index).items() if name not in absent}
 
 
 def _others(architecture: Architecture, index: int) -> Iterator[Weight]:
     """Norms and the output scale of a Gemma 4 layer; experts and the layer's own input where it has them."""
     hf, path, hidden = architecture.layer_prefix(index).rstrip("."), ("layers", index), architecture.hidden
-    norms = {
-        "input_layernorm": "pre_attention_norm",
-        "post_attention_layernorm": "post_attention_norm",
-        "pre_feedforward_layernorm": "pre_ffw_norm",
-        "post_feedforward_layernorm": "post_ffw_norm",
-    }
+    norms = {**NORMS}
     if architecture.experts:
         norms |= {
             "post_feedforward_layernorm_1": "dense_post_ffw_norm",
@@ -158,12 +123,8 @@ def _others(architecture: Architecture, index: int) -> Iterator[Weight]:
         }
     if architecture.per_layer_input:
         norms["post_per_layer_input_norm"] = "post_per_layer_input_norm"
-    for name, ours in norms.items():
-        yield Weight(f"{hf}.{name}", "weight", (*path, ours), "scale", (hidden,), dims=("norm",))
-    layer = architecture.layers[index]
-    head_norms = {"q_norm": "_query_norm"} | ({"k_norm": "_key_norm"} if layer.kv_from is None else {})
-    for name, ours in head_norms.items():
-        yield Weight(f"{hf}.self_attn.{name}", "weight", (*path, "attn", ours), "scale", (layer.head_dim,), dims=("norm",))
+    heads = ("q", "k") if architecture.layers[index].kv_from is None else ("q",)
+    yield from gemma_norms(architecture, index, norms, heads, "norm")
     yield Weight(hf, "layer_scalar", path, "skip_scale", (1,), dims=("one",), buffer=True)
     if architecture.experts:
         yield from _expert_weights(architecture.experts, hidden, hf, (*path, "moe"))

@@ -8,7 +8,7 @@ from flax import nnx
 from tunix.models.llama3 import model as llama3
 
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.dense_jax import DenseAttention, check_rope, set_up_dense
+from crossmesh.models.dense_jax import DenseAttention, check_rope, dense_sizes, set_up_dense
 from crossmesh.models.layers_jax import DTYPES, HiddenStates, Settings, activations
 
 
@@ -22,19 +22,7 @@ class _Model(HiddenStates, llama3.Llama3):
 
 def llama_config(architecture: Architecture) -> Any:
     """Tunix's configuration of a Llama, everything that is not the architecture's as Tunix has it."""
-    layer = architecture.layers[0]
-    return llama3.ModelConfig(
-        num_layers=len(architecture.layers),
-        vocab_size=architecture.vocab,
-        embed_dim=architecture.hidden,
-        hidden_dim=architecture.ffn,
-        num_heads=layer.heads,
-        head_dim=layer.head_dim,
-        num_kv_heads=layer.kv_heads,
-        rope_theta=int(layer.rope.theta),
-        norm_eps=architecture.norm_epsilon,
-        weight_tying=architecture.tied,
-    )
+    return llama3.ModelConfig(**dense_sizes(architecture), weight_tying=architecture.tied)
 
 
 def make_llama(architecture: Architecture, settings: Settings) -> Any:
