@@ -59,11 +59,7 @@ def find_start(
 def check_start(adapter: OpenAdapter, lora: LoraSpec, architecture: Architecture, base_digest: str) -> None:
     """Raise `InputError` unless `adapter` fits the base with `base_digest`, and `lora` where it says anything of its own."""
     check_modules(adapter, architecture)
-    if adapter.base_digest not in ("", base_digest):
-        raise InputError(
-            f"lora.adapter={lora.adapter!r} was trained on other weights than model.weights: it says {adapter.base_digest[:16]}, they are "
-            f"{base_digest[:16]} (SHA-256). Give the base it was trained on as model.weights, or another adapter."
-        )
+    adapter.check_base(base_digest)
     adapter.check_values()
     config, plain = adapter.config, LoraSpec()
     targets = tuple(sorted({module.target.name for module in _modules_of(config, architecture)}, key=LORA_TARGETS.index))

@@ -80,8 +80,8 @@ def merge(adapter: OpenAdapter, base: Store, folder: Path, on_progress: Callable
         base_files = {name: shard.base for name, shard in shards.items()} | copied
         files = {name: shard.merged for name, shard in shards.items()} | copied
         base_digest, merged_digest = (weights_digest([*shards], hashes) for hashes in (base_files, files))
-        if adapter.base_digest not in ("", base_digest) and not any_base:
-            raise _other_base(adapter, base_digest)
+        if not any_base:
+            adapter.check_base(base_digest, "force=true, which the manifest will say")
         made_from = {
             "base": {"source": base.address, "weights_digest": base_digest, "sha256": base_files},
             "adapter": {"source": str(adapter.folder), "digest": digest, "trained_on": adapter.base_digest},
@@ -175,13 +175,6 @@ def _quantized(base: str, found: str) -> InputError:
     return InputError(
         f"{base} is quantized ({found}): a change cannot be added to its values. Merge onto the unquantized model that it was made of "
         "(give that as model.weights); an adapter that was trained on 4-bit weights (QLoRA) is merged onto it all the same."
-    )
-
-
-def _other_base(adapter: OpenAdapter, base_digest: str) -> InputError:
-    return InputError(
-        f"{adapter.folder} was trained on other weights than these: it says {adapter.base_digest[:16]}, they are {base_digest[:16]} "
-        "(SHA-256). Nothing is written. Give the base it was trained on as model.weights, or force=true, which the manifest will say."
     )
 
 

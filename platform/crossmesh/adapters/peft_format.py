@@ -39,6 +39,14 @@ class OpenAdapter:
     _tensors: Mapping[str, Tensor]
     _data_start: int
 
+    def check_base(self, weights_digest: str, otherwise: str = "another adapter") -> None:
+        """Raise `InputError` when the adapter says that it was trained on other weights; `otherwise` is what else may be given."""
+        if self.base_digest not in ("", weights_digest):
+            raise InputError(
+                f"{self.folder} was trained on other weights than these: it says {self.base_digest[:16]}, they are {weights_digest[:16]} "
+                f"(SHA-256). Give the base it was trained on as model.weights, or {otherwise}."
+            )
+
     def array(self, name: str) -> FloatArray:
         """Read one array, float32, not writable; `CrossmeshError` when a value in it is not finite."""
         tensor = self._tensors[name]

@@ -40,9 +40,9 @@ _NF4_DIMS = ("head_dim", "ffn")
 _SIZES = {"float32": 4, "bfloat16": 2}
 _TRAINED = 12
 """Bytes of a trained value: itself and two moments, float32."""
-_TORCH_SPLIT = {"heads": "attention heads", "kv_heads": "key/value heads", "ffn": "inner features", "vocab": "tokens"}
+TORCH_SPLIT = {"heads": "attention heads", "kv_heads": "key/value heads", "ffn": "inner features", "vocab": "tokens"}
 """What tensor parallelism divides on torch; FSDP2 divides every tensor besides, and fills up what does not divide."""
-_TORCH_TILE = 64
+TORCH_TILE = 64
 """Values that share a scale in bitsandbytes."""
 
 
@@ -194,7 +194,7 @@ def _tensors(
             if weight.hf_name in matrices:  # A bias is in the same module, and has neither.
                 rank = ranks.get(weight.hf, 0)
                 if quantization == "nf4":
-                    width = 0.5 + 4 / (nf4_tile(weight)[1] if backend == "jax" else _TORCH_TILE)
+                    width = 0.5 + 4 / (nf4_tile(weight)[1] if backend == "jax" else TORCH_TILE)
             found.extend(make(weight, width, rank, 1 + len(others)))
     return tuple(found)
 
@@ -210,8 +210,8 @@ def _jax_tensors(weight: Weight, width: float, rank: int, count: int) -> Iterato
 
 def _torch_tensors(weight: Weight, width: float, rank: int, count: int) -> Iterator[_Tensor]:
     """The Hugging Face tensor of `weight`, its axes split into heads, and, with a rank, its adapter."""
-    axes = tuple("tp" if name in _TORCH_SPLIT else None for name in weight.dims)
-    parts = tuple(f"has {{}} {_TORCH_SPLIT.get(name, name)}" for name in weight.dims)
+    axes = tuple("tp" if name in TORCH_SPLIT else None for name in weight.dims)
+    parts = tuple(f"has {{}} {TORCH_SPLIT.get(name, name)}" for name in weight.dims)
     outs = len(weight.out_shape)
     yield _Tensor(weight.hf_name, weight.out_shape + weight.in_shape, axes, parts, width, count, ("fsdp",))
     if rank:

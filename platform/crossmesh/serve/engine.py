@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.errors import InputError
-from crossmesh.files import read_json
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
+from crossmesh.models.families import read_architecture
 from crossmesh.serve.adapters import ServedAdapter, ServedBase, check_names, check_rank, serving_rank
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import ServeSpec
@@ -68,7 +68,7 @@ def engine_settings(spec: ExperimentSpec, base: ServedBase, adapters: Sequence[S
     _check_parallelism(spec.serve.tp, device)
     lora = _lora_arguments(spec.serve, adapters)
     if lora and isinstance(device, Cpu):
-        _check_no_experts(base.folder)
+        check_no_experts(base.folder)
     arguments = _common_arguments(spec) | lora | _device_arguments(spec, device, adapted=bool(lora))
     llm_config: dict[str, Any] = {
         "model_loading_config": {"model_id": base.name, "model_source": str(base.folder.resolve())},
@@ -81,10 +81,12 @@ def engine_settings(spec: ExperimentSpec, base: ServedBase, adapters: Sequence[S
     return EngineSettings(_kind(device), llm_config, folders, _deployment(spec.serve.tp, device), _variables(device))
 
 
-def _check_no_experts(folder: Path) -> None:
-    """With LoRA on, vLLM 0.32 computes experts by Triton alone, whatever is adapted; its CPU build has none and dies in the warm-up."""
-    config = read_json(folder / "config.json")
-    if (config.get("text_config") or config).get("enable_moe_block"):
+def check_no_experts(folder: Path) -> None:
+    """Raise `InputError` when the model in `folder` has experts: its adapters cannot be served on a CPU.
+
+    With LoRA on, vLLM 0.32 computes experts by Triton alone, whatever is adapted; its CPU build has none and dies in the warm-up.
+    """
+    if read_architecture(folder).experts:
         raise InputError(
             f"{folder} has experts, and vLLM 0.32 serves no adapters of such a model on a CPU. Allowed: a GPU or TPU as hardware, or the "
             "merged model (jobs/export.py mode=merged) without serve.adapters and serve.max_loras."

@@ -19,6 +19,14 @@ Saving = Callable[[], None]
 """Waits for a save that runs in the background; raises what it failed of. On rank 0 it returns when the files of all ranks are there."""
 
 
+def loss_rows(*, on_cpu: bool) -> int:
+    """Rows of logits that a loss head makes at once.
+
+    Few on a CPU, where a block is all that is wasted; many on an accelerator, where each block reads the vocabulary from HBM.
+    """
+    return 128 if on_cpu else 1024
+
+
 @dataclass(frozen=True)
 class TrainingSetup:
     """What a backend needs to know; plain values, so that it can be sent to a worker."""

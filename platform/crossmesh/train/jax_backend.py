@@ -29,15 +29,12 @@ from crossmesh.models.layers_jax import Settings
 from crossmesh.models.lora import LoraModule, targets_of
 from crossmesh.models.probe import probe
 from crossmesh.models.targets import all_weights
-from crossmesh.train.backend import FloatArray, Saving, StepMetrics, TrainingSetup
+from crossmesh.train.backend import FloatArray, Saving, StepMetrics, TrainingSetup, loss_rows
 from crossmesh.train.checkpoint_jax import StateFiles
 from crossmesh.train.loss_jax import LossHead
 from crossmesh.train.schedule import learning_rate
 from crossmesh.train.step_jax import Program, knobs_of, mean_loss, train_step
 
-_LOSS_ROWS_CPU = 128
-_LOSS_ROWS_ACCELERATOR = 1024
-"""Rows of logits made at once: few on a CPU, where a block is all that is wasted; many where each block reads the vocabulary from HBM."""
 _log = logging.getLogger(__name__)
 
 
@@ -53,7 +50,7 @@ def program_of(setup: TrainingSetup, architecture: Architecture, modules: tuple[
     head = LossHead(
         mesh=mesh,
         cap=architecture.logit_softcap,
-        block=_LOSS_ROWS_CPU if on_cpu else _LOSS_ROWS_ACCELERATOR,
+        block=loss_rows(on_cpu=on_cpu),
         train_weight=setup.lora.full,
     )
     optim = setup.optim

@@ -25,13 +25,11 @@ from crossmesh.models.lora import LoraModule, largest_rank
 from crossmesh.models.placement import place
 from crossmesh.models.quantization import check_torch_quantization
 from crossmesh.models.targets import all_weights
-from crossmesh.train.backend import TrainingSetup
+from crossmesh.train.backend import TrainingSetup, loss_rows
 from crossmesh.train.loss_torch import summed_nll
 from crossmesh.train.ranks_torch import Part, Ranks
 from crossmesh.train.sharding_torch import apply_fsdp, apply_tensor_parallel, local, tp_axis
 
-_LOSS_ROWS = {"cpu": 128, "cuda": 1024}
-"""Rows of logits at once: few on a CPU, where a block is all that is wasted; many where each block reads the vocabulary from HBM."""
 _MATRIX_PRODUCTS = {
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
@@ -69,7 +67,7 @@ class LossModel(nn.Module):
     def __init__(self, base: Any, architecture: Architecture, ranks: Ranks) -> None:
         super().__init__()
         self.base, self.architecture, self.group = base, architecture, ranks.group("tp")
-        self.rows = _LOSS_ROWS[ranks.device.partition(":")[0]]
+        self.rows = loss_rows(on_cpu=ranks.device == "cpu")
 
     def forward(self, inputs: ModelInputs, places: Tensor, targets: Tensor) -> Tensor:
         """Summed nll of `targets` [N], each predicted from the flat place [N] before it in the micro-batch."""

@@ -7,10 +7,8 @@ import numpy as np
 from vllm import LLM, SamplingParams
 from vllm.lora.request import LoRARequest
 
-from crossmesh.errors import InputError
-from crossmesh.models.families import read_architecture
 from crossmesh.serve.adapters import serving_rank
-from crossmesh.serve.engine import CPU_LORA_WORKER, LORA_MODULES
+from crossmesh.serve.engine import CPU_LORA_WORKER, LORA_MODULES, check_no_experts
 from crossmesh.verify.measure import Progress
 from crossmesh.verify.process import Request, answer
 
@@ -26,9 +24,7 @@ def main(request: Request, progress: Progress) -> dict[str, Any]:
     Writes `vllm_<form>.npy` [B, T + new] for each form and `base`, and for the prompts the log-probabilities `vllm_<form>_values.npy`
     [B, T-1, k] of the tokens `vllm_<form>_ids.npy`. Raises `InputError` for a model with experts.
     """
-    if read_architecture(Path(request["model"])).experts:
-        # As soon as LoRA is on it computes experts by Triton, whatever is adapted.
-        raise InputError("The model has experts, and vLLM 0.32 serves no adapters of such a model on a CPU.")
+    check_no_experts(Path(request["model"]))
     files, forms, new = Path(request["files"]), request["forms"], request["new"]
     tokens = np.load(files / "tokens.npy")
     known = request["vocab"] if request["vocab"] <= _KNOWN_TOKENS else _MOST_LIKELY

@@ -89,7 +89,7 @@ def test_a_spec_that_says_otherwise_is_refused(
 
 def test_another_base_is_refused_by_shape_and_by_digest(llama: Architecture, adapter: Path, tmp_path: Path) -> None:
     lora = LoraSpec(adapter=str(adapter))
-    with pytest.raises(InputError, match=r"was trained on other weights than model\.weights: it says bbbb.*they are cccc"):
+    with pytest.raises(InputError, match=r"was trained on other weights than these: it says bbbb.*they are cccc"):
         find(lora, llama, tmp_path, base="c" * 64)
     with pytest.raises(InputError, match="adapter of another base"):
         find(lora, replace(llama, hidden=llama.hidden + 64), tmp_path)

@@ -3,6 +3,8 @@ from pathlib import Path
 import pytest
 
 from crossmesh.errors import InputError
+from crossmesh.files import write_json
+from crossmesh.models.random_weights import architecture_config
 from crossmesh.serve.adapters import ServedAdapter, ServedBase, serving_rank
 from crossmesh.serve.engine import CPU_LORA_WORKER, engine_settings
 from crossmesh.spec.experiment import ExperimentSpec
@@ -14,7 +16,7 @@ from crossmesh.spec.training import BatchSpec, HardwareSpec, ModelSpec
 def model(tmp_path: Path) -> ServedBase:
     folder = tmp_path / "model"
     folder.mkdir()
-    (folder / "config.json").write_text("{}")
+    write_json(folder / "config.json", architecture_config("tiny_llama"))
     return ServedBase("base", folder, "d1gest", tmp_path / "forms")
 
 
@@ -110,9 +112,10 @@ def test_a_folder_that_is_no_model_and_a_name_used_twice_are_named(model: Served
         engine_settings(on("cpu"), model, [adapter("a", 4), adapter("a", 8)])
 
 
-@pytest.mark.parametrize("config", ['{"enable_moe_block": true}', '{"text_config": {"enable_moe_block": true}}'])
-def test_adapters_of_a_model_with_experts_are_refused_on_a_cpu_only(model: ServedBase, config: str) -> None:
-    (model.folder / "config.json").write_text(config)
+@pytest.mark.parametrize("inside", [False, True])
+def test_adapters_of_a_model_with_experts_are_refused_on_a_cpu_only(model: ServedBase, inside: bool) -> None:
+    experts = architecture_config("tiny_gemma4_moe")
+    write_json(model.folder / "config.json", {"model_type": "gemma4", "text_config": experts} if inside else experts)
     with pytest.raises(InputError, match=r"has experts, .* on a CPU.*mode=merged"):
         engine_settings(on("cpu"), model, [adapter("a", 8)])
     engine_settings(on("cpu"), model)
