@@ -31,6 +31,13 @@ class Slice:
     """The preferred one of each kind first."""
 
     @property
+    def figures(self) -> Chip:
+        """Those of its chip. Raises `InputError` where there are none."""
+        if self.chip is None:
+            raise InputError(f"hardware.name={self.name} has no figures in the catalogue. Plan for a slice of TPUs or GPUs.")
+        return self.chip
+
+    @property
     def default_backend(self) -> str:
         """The framework that is at home on this hardware: jax on TPU, torch elsewhere."""
         return "jax" if isinstance(self.device, Tpu) else "torch"

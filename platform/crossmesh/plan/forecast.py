@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
+from crossmesh.hardware.catalogue import Slice
 from crossmesh.hardware.chips import Price, UnitPrices, unit_prices
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.plan.efficiency import efficiency
@@ -13,8 +14,8 @@ from crossmesh.plan.point import Point
 from crossmesh.plan.roofline import attention_flops, loss_head_flops, matmul_flops
 from crossmesh.spec.planning import PlanSpec
 
-_GIB = 1 << 30
-_HOUR = 3600
+GIB = 1 << 30
+HOUR = 3600
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Forecast:
     @property
     def hours(self) -> float | None:
         """Of all steps; start, compilation and checkpoints not counted."""
-        return self.point.steps * self.figures.step_s / _HOUR if self.figures else None
+        return self.point.steps * self.figures.step_s / HOUR if self.figures else None
 
     @property
     def usd(self) -> float | None:
@@ -58,7 +59,7 @@ class Forecast:
         """Price of a million real tokens."""
         if self.price is None or not self.tokens_per_s:
             return None
-        return 1e6 / self.tokens_per_s / _HOUR * self.price.usd_per_hour * self.point.mesh.dcn
+        return 1e6 / self.tokens_per_s / HOUR * self.price.usd_per_hour * self.point.mesh.dcn
 
     @property
     def mfu(self) -> float | None:
@@ -84,16 +85,16 @@ def usable_bytes(point: Point) -> float:
 
 def forecast(point: Point, plan: PlanSpec, today: date, sources: Sequence[Source] = (modelled,)) -> Forecast:
     """Plan `point` at the prices and within the budget of `plan`."""
-    price = point.slice.price(plan.price, plan.region)
-    warnings = tuple(text for text in (_price_warning(point, price, plan, today), _network_warning(point)) if text)
+    price, warning = priced(point.slice, plan, today)
+    warnings = tuple(text for text in (warning, _network_warning(point)) if text)
     broken = broken_rules(point)
     if broken:
         return Forecast(point, None, broken, nearest(point), price, warnings)
     found = figures(point, sources)
     if found.hbm_bytes > usable_bytes(point):
         reason = (
-            f"A step needs {found.hbm_bytes / _GIB:.1f} GiB on each chip ({found.source}); of {point.chip.hbm_bytes / _GIB:.1f} GiB "
-            f"a program can have {usable_bytes(point) / _GIB:.1f}. Most of it: {_largest(found)}."
+            f"A step needs {found.hbm_bytes / GIB:.1f} GiB on each chip ({found.source}); of {point.chip.hbm_bytes / GIB:.1f} GiB "
+            f"a program can have {usable_bytes(point) / GIB:.1f}. Most of it: {_largest(found)}."
         )
         return Forecast(point, found, (reason,), nearest(point), price, warnings)
     return _within_budget(Forecast(point, found, (), "", price, warnings), plan)
@@ -112,14 +113,16 @@ def _within_budget(planned: Forecast, plan: PlanSpec) -> Forecast:
 
 def _largest(found: Figures) -> str:
     kinds = sorted(found.memory.items(), key=lambda item: -item[1])[:2]
-    return ", ".join(f"{name.replace('_', ' ')} {size / _GIB:.1f} GiB" for name, size in kinds)
+    return ", ".join(f"{name.replace('_', ' ')} {size / GIB:.1f} GiB" for name, size in kinds)
 
 
-def _price_warning(point: Point, price: Price | None, plan: PlanSpec, today: date) -> str:
+def priced(slice_: Slice, plan: PlanSpec, today: date) -> tuple[Price | None, str]:
+    """The price of a slice as `plan` asks for it, None where there is none, and what is to be said of it."""
+    price = slice_.price(plan.price, plan.region)
     if price:
-        return price.warning(today, plan.price_max_age_days)
+        return price, price.warning(today, plan.price_max_age_days)
     where = f" in {plan.region}" if plan.region else ""
-    return f"The catalogue has no {plan.price} price for {point.slice.name}{where}: nothing is priced. Give yours in hardware.catalogue."
+    return None, f"The catalogue has no {plan.price} price for {slice_.name}{where}: nothing is priced. Give yours in hardware.catalogue."
 
 
 def _network_warning(point: Point) -> str:

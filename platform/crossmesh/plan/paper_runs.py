@@ -1,29 +1,36 @@
 """The paper's own training run planned twice: as it was run, and as crossmesh would run it on the same slice, with the forecast calibrated.
 
 The ratio of the paper's measured seconds to the model's for the very same step is the calibration; it is applied to what crossmesh would
-do on that slice. It holds the inefficiencies of the paper's stack too, so that a calibrated forecast is a cautious one.
+do on that slice. It is one number of one run, and holds what the paper's stack wastes too; how well it carries over to another mesh and
+another attention kernel is not known.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import date
+from itertools import product
 
 from crossmesh.hardware.catalogue import find_slice
-from crossmesh.hardware.mesh import MeshShape
-from crossmesh.models.families import parse_architecture
-from crossmesh.models.lora import lora_modules
-from crossmesh.models.random_weights import architecture_config
 from crossmesh.plan.forecast import Forecast, forecast
-from crossmesh.plan.lengths import Filling, filling
-from crossmesh.plan.model import PlannedModel, planned_model
 from crossmesh.plan.paper import GPU, ROW_TOKENS, SEQUENCE, TPU, Training, usd_per_hour
-from crossmesh.plan.point import Point
+from crossmesh.plan.point import training_point
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.planning import PlanSpec
-from crossmesh.spec.training import REMATS, BatchSpec, DataSpec, HardwareSpec, LoraSpec, MeshSpec, ModelSpec, OptimSpec, PackingSpec
+from crossmesh.spec.training import (
+    REMATS,
+    BackendSpec,
+    BatchSpec,
+    DataSpec,
+    HardwareSpec,
+    LoraSpec,
+    MeshSpec,
+    ModelSpec,
+    OptimSpec,
+    PackingSpec,
+)
 
-_P99, _LOSS_SHARE, _BATCH = 2553.0, 0.15, 8
-_MODEL = ModelSpec(family="gemma4", weights="hf://google/gemma-4-31b-it", dtype="bfloat16")
+_BATCH = 8
+_PLAN = PlanSpec(mean_tokens=ROW_TOKENS, p99_tokens=2553.0, loss_share=0.15, price_max_age_days=10**6)
 XLA_STATIC_S = 0.605
 """Seconds of one sample by XLA's static estimate for v5p 2x2x1: compiled ahead of time, micro-batch 1 x 3,072, tp=4, remat by layer."""
 PUBLISHED_GPU_TOKENS_PER_S = 2250.0
@@ -74,99 +81,55 @@ def paper_runs(today: date) -> tuple[PaperRun, ...]:
 
 
 def _on(run: Training, today: date) -> Iterator[PaperRun]:
-    model = _model()
-    plan = PlanSpec(mean_tokens=ROW_TOKENS, p99_tokens=_P99, loss_share=_LOSS_SHARE, price_max_age_days=10**6)
-    padded = forecast(_as_run(run, model, plan), plan, today)
+    # Logits of every position, padding included.
+    padded = forecast(replace(training_point(_as_run(run)), loss_share=SEQUENCE / ROW_TOKENS), _PLAN, today)
     modelled = ROW_TOKENS / (padded.tokens_per_s or 1.0)
     calibration = run.sample_s / modelled
     yield PaperRun(f"{run.hardware}, as they ran it", padded, run.sample_s, calibration, run)
     for mode in ("stream", "step"):
-        best = _best(run, model, plan, mode, today)
+        best = _best(run, mode, today)
         if best is not None:
             yield PaperRun(f"{run.hardware}, packing={mode}", best, None, calibration, run)
-    if run is GPU and (again := _best(run, model, plan, "stream", today, ("layer",))) is not None:
+    if run is GPU and (again := _best(run, "stream", today, ("layer",))) is not None:
         chips = again.point.slice.device.chip_count()
         published = (again.tokens_per_s or 0.0) / (chips * PUBLISHED_GPU_TOKENS_PER_S)
         yield PaperRun(f"{run.hardware}, packing=stream, remat=layer, at published rates", again, None, published, run)
 
 
-def _model() -> PlannedModel:
-    architecture = parse_architecture(architecture_config("gemma4_31b"), "gemma4_31b.json")
-    return planned_model(architecture, lora_modules(LoraSpec(rank=64, alpha=64.0), architecture))
-
-
-def _as_run(run: Training, model: PlannedModel, plan: PlanSpec) -> Point:
-    """Rows padded, layers made again, logits of every position, full masks; tensor parallel on TPU, sharded on GPU."""
-    on_tpu = run is TPU
-    point = _point(run, model, plan, "none")
-    return replace(
-        point,
-        mesh=MeshShape(1, 1, 4) if on_tpu else MeshShape(1, 2, 1),
-        micro=1,
-        remat="layer",
-        attention="plain" if on_tpu else "sdpa",
-        loss_share=SEQUENCE / ROW_TOKENS,
-    )
-
-
-def _point(run: Training, model: PlannedModel, plan: PlanSpec, mode: str) -> Point:
-    spec = ExperimentSpec(
-        model=_MODEL,
+def _spec(run: Training, mode: str, mesh: MeshSpec, micro: int, backend: BackendSpec) -> ExperimentSpec:
+    """The paper's model, adapter, rows and batch."""
+    return ExperimentSpec(
+        model=ModelSpec(family="gemma4", weights="hf://google/gemma-4-31b-it", dtype="bfloat16"),
         data=DataSpec(max_length=SEQUENCE),
+        lora=LoraSpec(rank=64, alpha=64.0),
         packing=PackingSpec(mode=mode),
-        batch=BatchSpec(_BATCH, 1),
+        batch=BatchSpec(_BATCH, micro),
         hardware=HardwareSpec(run.hardware),
-        mesh=MeshSpec(fsdp=1, tp=-1),
-        optim=OptimSpec(steps=run.samples // _BATCH),
-        plan=plan,
-    )
-    return Point(
-        model=model,
-        spec=_MODEL,
-        slice=find_slice(run.hardware),
-        backend=spec.backend_name,
-        mesh=spec.mesh_shape,
-        batch=_BATCH,
-        micro=1,
-        length=SEQUENCE,
-        remat="none",
-        attention=spec.attention,
-        packed=mode != "none",
-        steps=run.samples // _BATCH,
-        filling=filling(spec, model.windows),
-        loss_share=_LOSS_SHARE,
-    )
-
-
-def _best(run: Training, model: PlannedModel, plan: PlanSpec, mode: str, today: date, remats: tuple[str, ...] = REMATS) -> Forecast | None:
-    """The fastest that fits over mesh, micro-batch, remat and the kernels of the slice, at the paper's sequence length."""
-    base = _point(run, model, plan, mode)
-    chips = base.slice.device.chip_count()
-    fitting = []
-    for tp in (size for size in (1, 2, 4) if chips % size == 0):
-        for micro in (1, 2, 4):
-            for remat in remats:
-                for attention in ("splash",) if run is TPU else ("flash", "flex"):
-                    point = replace(base, mesh=MeshShape(1, chips // tp, tp), micro=micro, remat=remat, attention=attention)
-                    point = replace(point, filling=_filled(point, plan, mode))
-                    planned = forecast(point, plan, today)
-                    if planned.fits:
-                        fitting.append(planned)
-    return max(fitting, key=lambda one: one.tokens_per_s or 0.0, default=None)
-
-
-def _filled(point: Point, plan: PlanSpec, mode: str) -> Filling:
-    """The filling of `point`: sequences of a step are filled up to whole micro-batches over its mesh."""
-    if point.batch % (point.micro * point.mesh.batch_ways):
-        return point.filling
-    mesh = MeshSpec(fsdp=point.mesh.fsdp, tp=point.mesh.tp)
-    spec = ExperimentSpec(
-        model=_MODEL,
-        data=DataSpec(max_length=point.length),
-        packing=PackingSpec(mode=mode),
-        batch=BatchSpec(point.batch, point.micro),
-        hardware=HardwareSpec(point.slice.name),
         mesh=mesh,
-        plan=plan,
+        backend=backend,
+        optim=OptimSpec(steps=run.samples // _BATCH),
+        plan=_PLAN,
     )
-    return filling(spec, point.model.windows)
+
+
+def _as_run(run: Training) -> ExperimentSpec:
+    """Rows padded, layers made again, full masks; tensor parallel on TPU, sharded on GPU."""
+    on_tpu = run is TPU
+    mesh = MeshSpec(fsdp=1, tp=4) if on_tpu else MeshSpec(fsdp=2, tp=1)
+    backend = BackendSpec(remat="layer", attention="plain" if on_tpu else "sdpa")
+    return _spec(run, "none", mesh, 1, backend)
+
+
+def _best(run: Training, mode: str, today: date, remats: tuple[str, ...] = REMATS) -> Forecast | None:
+    """The fastest that fits over mesh, micro-batch, remat and the kernels of the slice, at the paper's sequence length."""
+    chips = find_slice(run.hardware).device.chip_count()
+    kernels = ("splash",) if run is TPU else ("flash", "flex")
+    fitting = []
+    for tp, micro, remat, kernel in product((size for size in (1, 2, 4) if chips % size == 0), (1, 2, 4), remats, kernels):
+        if _BATCH % (micro * chips // tp):
+            continue
+        spec = _spec(run, mode, MeshSpec(fsdp=chips // tp, tp=tp), micro, BackendSpec(remat=remat, attention=kernel))
+        planned = forecast(training_point(spec), _PLAN, today)
+        if planned.fits:
+            fitting.append(planned)
+    return max(fitting, key=lambda one: one.tokens_per_s or 0.0, default=None)

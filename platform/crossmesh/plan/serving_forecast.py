@@ -7,12 +7,10 @@ from datetime import date
 from crossmesh.hardware.chips import Price
 from crossmesh.plan.efficiency import efficiency
 from crossmesh.plan.exact import broken_serving_rules, replications
+from crossmesh.plan.forecast import GIB, HOUR, priced
 from crossmesh.plan.serving import EngineForecast, engine_forecast, replicated_bytes
 from crossmesh.plan.serving_point import ServingPoint
 from crossmesh.spec.planning import PlanSpec
-
-_GIB = 1 << 30
-_HOUR = 3600
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class ServingForecast:
         """Price of a million tokens of answers, of the whole slice for this one engine."""
         if self.engine is None or self.price is None or not self.engine.tokens_per_s:
             return None
-        return 1e6 / self.engine.tokens_per_s / _HOUR * self.price.usd_per_hour
+        return 1e6 / self.engine.tokens_per_s / HOUR * self.price.usd_per_hour
 
 
 def usable_bytes(point: ServingPoint) -> float:
@@ -47,24 +45,20 @@ def usable_bytes(point: ServingPoint) -> float:
 
 def serving_forecast(point: ServingPoint, plan: PlanSpec, today: date) -> ServingForecast:
     """Plan the engine at the prices of `plan`."""
-    price = point.slice.price(plan.price, plan.region)
-    warnings = list(_replicated(point))
-    if price:
-        warnings += [text for text in (price.warning(today, plan.price_max_age_days),) if text]
-    else:
-        warnings.append(f"The catalogue has no {plan.price} price for {point.slice.name}: nothing is priced.")
+    price, warning = priced(point.slice, plan, today)
+    warnings = tuple(text for text in (*_replicated(point), warning) if text)
     broken = broken_serving_rules(point)
     if broken:
-        return ServingForecast(point, None, broken, nearest(point), price, tuple(warnings))
+        return ServingForecast(point, None, broken, nearest(point), price, warnings)
     engine = engine_forecast(point)
     if engine.sequences:
-        return ServingForecast(point, engine, (), "", price, tuple(warnings))
+        return ServingForecast(point, engine, (), "", price, warnings)
     tokens = point.prompt + point.output
     reason = (
-        f"A chip may fill {usable_bytes(point) / _GIB:.1f} GiB: {engine.weights / _GIB:.1f} are weights, {engine.workspace / _GIB:.1f} "
-        f"workspace, and one sequence of {tokens} tokens needs {engine.kv.sequence(tokens) / _GIB:.2f}."
+        f"A chip may fill {usable_bytes(point) / GIB:.1f} GiB: {engine.weights / GIB:.1f} are weights, {engine.workspace / GIB:.1f} "
+        f"workspace, and one sequence of {tokens} tokens needs {engine.kv.sequence(tokens) / GIB:.2f}."
     )
-    return ServingForecast(point, engine, (reason,), nearest(point), price, tuple(warnings))
+    return ServingForecast(point, engine, (reason,), nearest(point), price, warnings)
 
 
 def _replicated(point: ServingPoint) -> Iterator[str]:

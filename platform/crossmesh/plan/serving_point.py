@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import Slice
 from crossmesh.hardware.chips import Chip
 from crossmesh.models.architecture import Architecture
@@ -38,9 +37,7 @@ class ServingPoint:
     @property
     def chip(self) -> Chip:
         """The figures of a chip. Raises `InputError` where there are none."""
-        if self.slice.chip is None:
-            raise InputError(f"hardware.name={self.slice.name} has no figures in the catalogue. Plan for a slice of TPUs or GPUs.")
-        return self.slice.chip
+        return self.slice.figures
 
     @property
     def width(self) -> int:

@@ -97,8 +97,9 @@ def _notes(runs: Sequence[PaperRun]) -> list[str]:
     best = max((run for run in runs if run.against is ours.against and not run.measured_sample_s), key=lambda run: run.speedup or 0.0)
     return [
         f"Calibration: the paper measured {ours.measured_sample_s} s for a row that the model gives {ours.sample_s:.3f} s, a ratio of "
-        f"{ours.calibration:.2f}, which is applied to what crossmesh would do on the same slice. It holds what the paper's stack wastes "
-        f"beyond padding, remat and full masks, so that the forecast is cautious. XLA's static estimate of the row is {XLA_STATIC_S} s.",
+        f"{ours.calibration:.2f}, which is applied to what crossmesh would do on the same slice. It is one number of one run, and holds "
+        "what the paper's stack wastes beyond padding, remat and full masks; how well it carries over is not known. XLA's static estimate "
+        f"of the row is {XLA_STATIC_S} s.",
         f"Forecast on {ours.against.hardware}: {best.tokens_per_s:,.0f} real tokens/s, {best.speedup:.1f} times the paper's, "
         f"{best.usd:.2f} USD for its run ({best.label}). packing=step learns the same as padding; packing=stream is its own science.",
         f"On H100 the published rate is {PUBLISHED_GPU_TOKENS_PER_S:,.0f} tokens/s a GPU for BF16 LoRA of a 32B model; the paper's is 243.",
