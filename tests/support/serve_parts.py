@@ -34,8 +34,7 @@ def greedy(client: openai.OpenAI, model: str, prompt: Sequence[int], tokens: int
     """Token ids of the greedy answer to a prompt of token ids."""
     extra = {"return_token_ids": True, "ignore_eos": True}
     answer = client.completions.create(model=model, prompt=list(prompt), max_tokens=tokens, temperature=0, extra_body=extra)
-    ids: list[int] = answer.choices[0].model_extra["token_ids"]  # type: ignore[index]
-    return ids
+    return list((answer.choices[0].model_extra or {})["token_ids"])
 
 
 class Begun:

@@ -17,6 +17,7 @@ from crossmesh.serve.engine import engine_settings
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.training import ModelSpec
 from crossmesh.sweep.trial import cache_folder
+from crossmesh.verify.checks import UNSAID
 from crossmesh.verify.process import measure
 from crossmesh.verify.random_adapters import write_random_adapter
 from crossmesh.verify.result import CheckResult, Limit
@@ -24,8 +25,6 @@ from crossmesh.verify.result import CheckResult, Limit
 MIXED_BOUND = 0.9
 """Generated tokens per second of traffic over all adapters, over those of traffic on one."""
 
-_UNSAID = ModelSpec("llama", "random://tiny_llama@0")
-"""What `conf/job/verify.yaml` gives when the command line names no model: far too small for a time to mean anything."""
 _SPREAD = 0.1
 
 
@@ -51,10 +50,10 @@ def verify_adapters(spec: ExperimentSpec, folder: Path, console: Console, sizes:
     sizes = sizes or AdapterSizes()
     require(isinstance(spec.hardware.slice.device, Cpu), "hardware.name", spec.hardware.name, "cpu in this check")
     require(spec.model.dtype == "float32", "model.dtype", spec.model.dtype, "float32 in this check: it compares tokens")
-    model = ModelSpec() if spec.model == _UNSAID else spec.model
+    model = ModelSpec() if spec.model == UNSAID else spec.model
     with console.stage(f"model: {model.weights}") as stage:
         wanted = {"models": {"base": (model.family, model.weights)}, "cache": str(cache_folder(spec))}
-        found = measure("train/torch", "exchange_models", wanted, folder / "model.log", stage)["base"]
+        found = measure("train/torch", "fetch_models", wanted, folder / "model.log", stage)["base"]
     base = ServedBase("base", Path(found["path"]), found["weights_digest"], folder / "forms")
     with console.stage("adapters"):
         names = [f"adapter{number}" for number in range(sizes.adapters)]

@@ -7,9 +7,13 @@ from pathlib import Path
 from crossmesh.console import Console
 from crossmesh.errors import require_choice
 from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import ModelSpec
 from crossmesh.verify.result import CheckResult
 
 Check = Callable[[ExperimentSpec, Path, Console], CheckResult]
+
+UNSAID = ModelSpec("llama", "random://tiny_llama@0")
+"""What `conf/job/verify.yaml` gives when the command line names no model: a check then takes models of its own."""
 
 CHECKS = ("training_parity", "packing", "loss_head", "train_overhead", "resume", "exchange", "adapters")
 """Each is `verify_<name>` in the file of its name."""

@@ -31,6 +31,7 @@ from crossmesh.models.stores import LocalStore
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.training import LoraSpec, ModelSpec
 from crossmesh.track.tracker import Tracker
+from crossmesh.verify.checks import UNSAID
 from crossmesh.verify.exchange_figures import agreement, logprob_difference
 from crossmesh.verify.exchange_proof import keep_proof
 from crossmesh.verify.process import measure
@@ -54,8 +55,6 @@ EFFECT_BOUND = 1e-3
 COPY_NEEDED = 2.0
 """Times `TOKEN_BOUND` that the plain form must be off by where K and V share a projection, or the copy in the serving form must go."""
 
-_ALL = ModelSpec("llama", "random://tiny_llama@0")
-"""What `conf/job/verify.yaml` gives when the command line names no model."""
 _RANDOM = LoraSpec(rank=4, alpha=4.0, use_rslora=True, rank_pattern={"q_proj": 8, "down_proj": 3}, alpha_pattern={"up_proj": 2.0})
 _SPREAD = 0.2
 """Of a made-up adapter: large enough that tokens change, small enough that the model does not fall apart."""
@@ -105,14 +104,14 @@ def verify_exchange(spec: ExperimentSpec, folder: Path, console: Console) -> Che
     Raises `InputError` for full fine-tuning (there is no adapter), and for an adapter that is not of this base.
     """
     require(not spec.lora.full, "lora.rank", spec.lora.rank, "a positive rank in this check: it is about adapters")
-    every = spec.model == _ALL and not spec.lora.adapter
+    every = spec.model == UNSAID and not spec.lora.adapter
     models = tiny_models() if every else {"model": spec.model}
     with console.stage("models") as stage:
         request = {
             "models": {name: (model.family, model.weights) for name, model in models.items()},
             "cache": str(spec.storage.path / "cache"),
         }
-        fetched = measure("train/torch", "exchange_models", request, folder / "models.log", stage)
+        fetched = measure("train/torch", "fetch_models", request, folder / "models.log", stage)
     lora = _RANDOM if every else spec.lora
     found = None
     if lora.adapter:

@@ -11,7 +11,6 @@ from crossmesh.adapters.continuing import first_values, modules_of
 from crossmesh.adapters.convert import to_peft, to_qwix
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import read_adapter, store_adapter
-from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models import tunix_jax
 from crossmesh.models.families import read_architecture
@@ -20,7 +19,7 @@ from crossmesh.models.lora import targets_of
 from crossmesh.spec.training import LoraSpec
 from crossmesh.verify.exchange_figures import FloatArray, IntArray, module_errors, worst_of
 from crossmesh.verify.measure import Progress
-from crossmesh.verify.process import Request, answer
+from crossmesh.verify.process import Request, answer, by_model
 
 
 def main(request: Request, progress: Progress) -> dict[str, Any]:
@@ -31,14 +30,7 @@ def main(request: Request, progress: Progress) -> dict[str, Any]:
     """
     if request["dtype"] == "float32":
         jax.config.update("jax_default_matmul_precision", "highest")
-    found = {}
-    for done, (name, paths) in enumerate(request["models"].items()):
-        progress("models on JAX", done, len(request["models"]))
-        try:
-            found[name] = _measure(paths, request["dtype"])
-        except InputError as error:
-            found[name] = {"refused": str(error)}
-    return found
+    return by_model(request, progress, "JAX", lambda paths: _measure(paths, request["dtype"]))
 
 
 def _measure(paths: dict[str, str], dtype: str) -> dict[str, Any]:

@@ -7,13 +7,12 @@ import numpy as np
 import torch
 from peft import PeftModel
 
-from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import read_architecture
 from crossmesh.models.hf_torch import DTYPES, hidden_states, load_base, logits, model_inputs
 from crossmesh.verify.exchange_figures import FloatArray, IntArray, greedy_gap
 from crossmesh.verify.measure import Progress
-from crossmesh.verify.process import Request, answer
+from crossmesh.verify.process import Request, answer, by_model
 
 
 def main(request: Request, progress: Progress) -> dict[str, Any]:
@@ -22,14 +21,7 @@ def main(request: Request, progress: Progress) -> dict[str, Any]:
     A model's folder `files` holds `tokens.npy` [B, T] and vLLM's sequences `vllm_{base,served,plain}.npy`; this writes
     `torch_{base,adapted,merged}.npy` [B, T, vocab] there.
     """
-    found = {}
-    for done, (name, paths) in enumerate(request["models"].items()):
-        progress("models on torch", done, len(request["models"]))
-        try:
-            found[name] = _measure(paths, request["dtype"])
-        except InputError as error:
-            found[name] = {"refused": str(error)}
-    return found
+    return by_model(request, progress, "torch", lambda paths: _measure(paths, request["dtype"]))
 
 
 def _measure(paths: dict[str, str], dtype: str) -> dict[str, Any]:

@@ -64,6 +64,18 @@ def measure(
     return result
 
 
+def by_model(request: Request, progress: Progress, engine: str, measure_one: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    """`measure_one` of each of the request's `models`, by name; one that the engine does not compute has its reason instead."""
+    found: dict[str, Any] = {}
+    for done, (name, model) in enumerate(request["models"].items()):
+        progress(f"models on {engine}", done, len(request["models"]))
+        try:
+            found[name] = measure_one(model)
+        except InputError as error:
+            found[name] = {"refused": str(error)}
+    return found
+
+
 def answer(measurement: Measurement) -> None:
     """Answer the request on the command line; the last line of a module that `measure` runs."""
     # Libraries print, also from C and in processes of theirs; what they say belongs into the log.

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.training import ModelSpec
@@ -34,4 +35,4 @@ def test_one_bound_that_is_not_kept_fails(changed, failed):
 
 def test_a_precision_whose_near_ties_go_either_way_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"model\.dtype='bfloat16'.*float32 in this check"):
-        verify_adapters(ExperimentSpec(model=ModelSpec(dtype="bfloat16")), tmp_path, None)  # type: ignore[arg-type]
+        verify_adapters(ExperimentSpec(model=ModelSpec(dtype="bfloat16")), tmp_path, Console())

@@ -1,4 +1,4 @@
-"""The models of `check=exchange`, made local in a process of its own: some sources need torch once."""
+"""The models of a check, made local in a process of its own: some sources need torch once."""
 
 from pathlib import Path
 from typing import Any
