@@ -4,6 +4,9 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 UV_VERSION := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements/cpu.txt)
 TORCH_VERSION := $(shell sed -n 's/^torch==\([0-9.]*\)$$/\1/p' requirements/overrides-cpu.txt)
+# Test files run side by side in so many processes; a file stays in one.
+TEST_JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile
 PLATFORM := x86_64-manylinux_2_31
 COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --no-header --generate-hashes --python-platform $(PLATFORM) \
 	--override requirements/overrides.txt
@@ -18,10 +21,10 @@ demo: install tools ## Fine-tune SmolLM2 on PyTorch and JAX, serve, evaluate and
 	$(BIN)/python jobs/pipeline.py experiment=demo
 
 test: install tools ## Unit and integration tests, at most 15 minutes on 2 cores
-	$(BIN)/python -m pytest -m "not full and not gpu and not tpu"
+	$(PYTEST) -m "not full and not gpu and not tpu"
 
 test-full: install tools ## Everything: also faults, sweeps and redeploys, at most 60 minutes on 2 cores
-	$(BIN)/python -m pytest -m "not gpu and not tpu"
+	$(PYTEST) -m "not gpu and not tpu"
 
 lint: install ## Style, types and the floors
 	$(BIN)/ruff check .
