@@ -1,46 +1,112 @@
-"""Figures of a training step and where they come from. The model of this room is one source; a compiler's or a trace's is another.
+"""Figures of a training step, and which source each of them is from: this room's model, and a compiler or a trace where one has answered.
 
-A source is a function from a point to its figures, or to None where it has none. The first of a plan's sources that has some counts.
+Memory is the compiler's where it is known. Time stays the model's, which knows what a static estimate does not, but is never below the
+compiler's. Compiles nothing itself: an answer comes from a `CompiledSource`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from crossmesh.plan.efficiency import efficiency
 from crossmesh.plan.memory import training_memory
 from crossmesh.plan.point import Point
-from crossmesh.plan.roofline import lower_bound_s, phases
+from crossmesh.plan.roofline import attention_flops, loss_head_flops, lower_bound_s, matmul_flops, phases
 
-MODELLED = "modelled"
+MODELLED, COMPILED = "modelled", "compiled"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a compiler, or a trace of the step without a device, says of one micro-batch of a step on one chip."""
+
+    by: str
+    """Of which versions: `libtpu 0.0.42.1, jax 0.10.2` or `torch 2.13.0, fake tensors`."""
+    hbm_bytes: float
+    """At the peak."""
+    memory: dict[str, float]
+    """The same by kind, as far as kinds are told apart."""
+    flops: float | None
+    bytes: float | None
+    """Memory traffic."""
+    seconds: float | None
+    """The compiler's static estimate: a lower bound."""
+    extrapolated: bool
+    """From two small depths."""
+    warnings: tuple[str, ...] = ()
+    """Say, that the stored figures are stale."""
+
+
+CompiledSource = Callable[[Point], Compiled | None]
+"""The answer for a point, or None where there is none."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The model's figure over the compiler's, of one micro-batch on one chip; None where the compiler has none."""
+
+    memory: float | None
+    flops: float | None
+    seconds: float | None
 
 
 @dataclass(frozen=True)
 class Figures:
     """Memory and time of one optimizer step."""
 
-    source: str
-    """`compiled`, `modelled`, `published` or `measured`."""
     hbm_bytes: float
     """Per chip, at the peak."""
+    hbm_source: str
+    """`compiled`, `modelled`, `published` or `measured`."""
     memory: dict[str, float]
     """The same by kind, as far as the source tells kinds apart."""
     step_s: float
+    step_source: str
     phases: dict[str, float]
-    """The same by phase, as far as the source tells phases apart."""
+    """Seconds by phase, always the model's."""
     limiter: str
+    """The longest phase."""
     bound_s: float
     """Physical lower bound of a step."""
-
-
-Source = Callable[[Point], Figures | None]
+    compiled: Compiled | None = None
+    agreement: Agreement | None = None
 
 
 def modelled(point: Point) -> Figures:
     """Figures of this room's own model."""
     memory, timed = training_memory(point), phases(point, efficiency(point.slice.device))
-    return Figures(MODELLED, memory.total, memory.kinds, timed.total, timed.seconds, timed.limiter, lower_bound_s(point))
+    bound = lower_bound_s(point)
+    return Figures(memory.total, MODELLED, memory.kinds, timed.total, MODELLED, timed.seconds, timed.limiter, bound)
 
 
-def figures(point: Point, sources: Sequence[Source] = (modelled,)) -> Figures:
-    """Those of the first of `sources` that has some; the model always has."""
-    return next((found for source in sources if (found := source(point)) is not None), None) or modelled(point)
+def figures(point: Point, compiled: Compiled | None = None) -> Figures:
+    """The model's figures, and where there is a compiler's answer its memory and its time as the least."""
+    own = modelled(point)
+    if compiled is None:
+        return own
+    least = (compiled.seconds or 0.0) * point.micro_steps
+    return Figures(
+        compiled.hbm_bytes,
+        COMPILED,
+        compiled.memory,
+        max(own.step_s, least),
+        COMPILED if least > own.step_s else MODELLED,
+        own.phases,
+        own.limiter,
+        own.bound_s,
+        compiled,
+        _agreement(point, own, compiled),
+    )
+
+
+def micro_flops(point: Point) -> float:
+    """The model's FLOP of one micro-batch on one chip."""
+    tokens = point.micro * point.length
+    return matmul_flops(point, tokens) + attention_flops(point, tokens) + loss_head_flops(point) / point.micro_steps
+
+
+def _agreement(point: Point, own: Figures, compiled: Compiled) -> Agreement:
+    return Agreement(
+        own.hbm_bytes / compiled.hbm_bytes if compiled.hbm_bytes else None,
+        micro_flops(point) / compiled.flops if compiled.flops else None,
+        own.step_s / point.micro_steps / compiled.seconds if compiled.seconds else None,
+    )

@@ -9,7 +9,7 @@ from crossmesh.hardware.chips import Price, UnitPrices, unit_prices
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.plan.efficiency import efficiency
 from crossmesh.plan.exact import broken_rules
-from crossmesh.plan.figures import Figures, Source, figures, modelled
+from crossmesh.plan.figures import Compiled, Figures, figures, modelled
 from crossmesh.plan.point import Point
 from crossmesh.plan.roofline import attention_flops, loss_head_flops, matmul_flops
 from crossmesh.spec.planning import PlanSpec
@@ -83,17 +83,17 @@ def usable_bytes(point: Point) -> float:
     return point.chip.hbm_bytes * efficiency(point.slice.device).usable_hbm
 
 
-def forecast(point: Point, plan: PlanSpec, today: date, sources: Sequence[Source] = (modelled,)) -> Forecast:
-    """Plan `point` at the prices and within the budget of `plan`."""
+def forecast(point: Point, plan: PlanSpec, today: date, compiled: Compiled | None = None) -> Forecast:
+    """Plan `point` at the prices and within the budget of `plan`; `compiled` is a compiler's or a trace's answer for it."""
     price, warning = priced(point.slice, plan, today)
-    warnings = tuple(text for text in (warning, _network_warning(point)) if text)
+    warnings = tuple(text for text in (warning, _network_warning(point), *(compiled.warnings if compiled else ())) if text)
     broken = broken_rules(point)
     if broken:
         return Forecast(point, None, broken, nearest(point), price, warnings)
-    found = figures(point, sources)
+    found = figures(point, compiled)
     if found.hbm_bytes > usable_bytes(point):
         reason = (
-            f"A step needs {found.hbm_bytes / GIB:.1f} GiB on each chip ({found.source}); of {point.chip.hbm_bytes / GIB:.1f} GiB "
+            f"A step needs {found.hbm_bytes / GIB:.1f} GiB on each chip ({found.hbm_source}); of {point.chip.hbm_bytes / GIB:.1f} GiB "
             f"a program can have {usable_bytes(point) / GIB:.1f}. Most of it: {_largest(found)}."
         )
         return Forecast(point, found, (reason,), nearest(point), price, warnings)

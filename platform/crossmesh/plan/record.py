@@ -46,6 +46,10 @@ class PlanRecord:
     unit_prices: dict[str, float] | None = None
     """USD per hour and TFLOP/s, TB/s, GiB."""
     serving: dict[str, float] | None = None
+    compiled: dict[str, Any] | None = None
+    """What a compiler or a trace says of one micro-batch on one chip (`plan.figures.Compiled`)."""
+    agreement: dict[str, float | None] | None = None
+    """The model's memory, FLOP and seconds over the compiler's."""
     warnings: tuple[str, ...] = ()
     pareto: bool = False
     """No other point of the sweep beats it in both time and price of a token."""
@@ -78,10 +82,10 @@ def training_record(label: str, planned: Forecast) -> PlanRecord:
         fits=planned.fits,
         hbm_bytes_per_chip=figures.hbm_bytes if figures else None,
         hbm_available_bytes=usable_bytes(point),
-        hbm_source=figures.source if figures else None,
+        hbm_source=figures.hbm_source if figures else None,
         memory=figures.memory if figures else {},
         step_seconds=figures.step_s if figures else None,
-        step_source=figures.source if figures else None,
+        step_source=figures.step_source if figures else None,
         step_seconds_bound=figures.bound_s if figures else None,
         phases=figures.phases if figures else {},
         tokens_per_s=planned.tokens_per_s,
@@ -94,6 +98,8 @@ def training_record(label: str, planned: Forecast) -> PlanRecord:
         nearest=planned.nearest or None,
         price=_price(planned.price),
         unit_prices=asdict(planned.unit) if planned.unit else None,
+        compiled=asdict(figures.compiled) if figures and figures.compiled else None,
+        agreement=asdict(figures.agreement) if figures and figures.agreement else None,
         warnings=planned.warnings,
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.plan.figures import Figures, figures, modelled
+from crossmesh.plan.figures import Compiled, figures, micro_flops
 from crossmesh.plan.forecast import Forecast, forecast, pareto
 from crossmesh.plan.record import training_record
 from crossmesh.spec.planning import PlanSpec
@@ -63,13 +63,26 @@ def test_stale_and_missing_prices_are_said() -> None:
     assert "no committed_1y price for tpu_v5p_8" in forecast(paper_point(), PlanSpec(price="committed_1y"), TODAY).warnings[0]
 
 
-def test_another_source_takes_the_models_place_where_it_has_figures() -> None:
+def test_a_compilers_memory_counts_and_its_time_is_the_least() -> None:
     point = paper_point()
-    compiled = Figures("compiled", 21.1e9, {}, 9.68, {}, "compute", 2.8)
-    assert figures(point, [lambda point: None, lambda point: compiled]) is compiled
-    assert figures(point, [lambda point: None]) == modelled(point)
-    record = training_record("x", forecast(point, PlanSpec(), TODAY, [lambda point: compiled]))
-    assert (record.hbm_source, record.step_seconds, record.hbm_bytes_per_chip) == ("compiled", 9.68, 21.1e9)
+    own = figures(point)
+    quick = Compiled(
+        "libtpu", 21.1e9, {"arguments": 20e9}, own.phases["matmul"], None, 0.5 * own.step_s / point.micro_steps, extrapolated=True
+    )
+    joined = figures(point, quick)
+    assert (joined.hbm_bytes, joined.hbm_source, joined.memory) == (21.1e9, "compiled", {"arguments": 20e9})
+    assert (joined.step_s, joined.step_source) == (own.step_s, "modelled")
+    assert joined.agreement.seconds == pytest.approx(2.0)
+    assert joined.agreement.memory == pytest.approx(own.hbm_bytes / 21.1e9)
+    slow = figures(point, replace(quick, seconds=2 * own.step_s / point.micro_steps))
+    assert (slow.step_s, slow.step_source) == (pytest.approx(2 * own.step_s), "compiled")
+    record = training_record("x", forecast(point, PlanSpec(), TODAY, quick))
+    assert (record.hbm_source, record.step_source, record.compiled["by"]) == ("compiled", "modelled", "libtpu")
+
+
+def test_the_models_flop_of_a_micro_batch_agree_with_xlas() -> None:
+    point = paper_point(loss_share=3072 / 922)  # Logits of every position: 1.64e14 by XLA (docs/plan.md).
+    assert micro_flops(point) == pytest.approx(1.64e14, rel=0.1)
 
 
 def test_the_front_is_what_no_other_beats_in_both() -> None:
