@@ -6,7 +6,7 @@ from crossmesh.errors import require, require_choice
 from crossmesh.hardware.chips import PRICE_KINDS
 
 WORKLOADS = ("train", "serve")
-COMPILES = ("auto", "never")
+COMPILES = ("auto", "never", "always")
 REPORTS = ("", "paper")
 
 
@@ -17,7 +17,14 @@ class PlanSpec:
     workload: str = "train"
     """`train` plans the fine-tuning run, `serve` the engine."""
     compile: str = "auto"
-    """Whether figures of a compiler may be used: `auto` where there are some, `never`."""
+    """When a compiler, or a trace without a device, says what the step needs. `auto`: kept answers always, new ones for a single point or
+    the two best TPU points of a sweep; `always`: every point that keeps the rules; `never`: the model alone."""
+    answers: str = ""
+    """A folder at a URL, `gs://bucket/folder`, where answers of compilers are kept for all who have it; empty: on this machine alone."""
+    calibrate: bool = True
+    """Multiply the model's step times by what own finished runs on that kind of chip measured over what it says of them."""
+    gate: bool = True
+    """Whether a job whose plan does not work is refused before it starts; `false` says so and starts it."""
     price: str = "on_demand"
     """Kind of price: `on_demand`, `spot`, `committed_1y` or `committed_3y`."""
     region: str = ""
