@@ -38,6 +38,9 @@ VARIABLES = (
     Variable("CROSSMESH_PYTHON_SERVE_VLLM_CPU", "read", "Interpreter of the serve/vllm-cpu environment, when it is not the driver's own."),
     Variable("CROSSMESH_PYTHON_SERVE_VLLM_GPU", "read", "Interpreter of the serve/vllm-gpu environment, when it is not the driver's own."),
     Variable("CROSSMESH_PYTHON_SERVE_VLLM_TPU", "read", "Interpreter of the serve/vllm-tpu environment, when it is not the driver's own."),
+    Variable("CROSSMESH_PYTHON_PLAN_AOT_TPU", "read", "Interpreter of the plan/aot-tpu environment, when it is not the driver's own."),
+    Variable("CROSSMESH_PYTHON_PLAN_TRACE_GPU", "read", "Interpreter of the plan/trace-gpu environment, when it is not the driver's own."),
+    Variable("CROSSMESH_COMPILER", "read", "Folder that holds libtpu for the plan/aot-tpu environment; `make compiler` fills .compiler."),
     Variable("RAY_ADDRESS", "read", "Ray cluster to connect to; unset or `local`: a local Ray is started for the job and ended with it."),
     Variable("RAY_AUTH_MODE", "read", "`disabled` turns Ray's token authentication off; otherwise a local Ray has it on."),
     Variable("RAY_AUTH_TOKEN", "read", "Token of the Ray cluster, instead of the one in ~/.ray/auth_token.", secret=True),
@@ -73,6 +76,7 @@ VARIABLES = (
         "both",
         "Collectives of sharded weights run beside the computation (XLA waits for them by default); the user's last.",
     ),
+    Variable("TPU_SKIP_MDS_QUERY", "set", "1 where steps are compiled without a TPU: libtpu would ask Google Cloud which TPU this is."),
     Variable(
         "XLA_PYTHON_CLIENT_MEM_FRACTION", "both", "0.92 of a GPU: a training worker has it alone; JAX's own 0.75 leaves a quarter unused."
     ),
@@ -121,6 +125,7 @@ VARIABLES = (
 )
 
 _PYTHON_PREFIX = "CROSSMESH_PYTHON_"
+_AOT_TPU = "plan/aot-tpu"
 
 _EVERY_WORKER = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
 _TRAIN = {"RAY_TRAIN_METRICS_ENABLED": "0", "RAY_CHDIR_TO_TRIAL_DIR": "0", "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "3600"}
@@ -165,6 +170,9 @@ _REGISTRY = {
     "serve/vllm-cpu": _Kind({Cpu: "cpu.txt"}, {Cpu: {**_VLLM, "VLLM_TARGET_DEVICE": "cpu"}}),
     "serve/vllm-gpu": _Kind({Gpu: "gpu.txt"}, {Gpu: {**_VLLM, "VLLM_TARGET_DEVICE": "cuda"}}),
     "serve/vllm-tpu": _Kind({Tpu: "tpu-serve.txt"}, {Tpu: {**_VLLM, "VLLM_TARGET_DEVICE": "tpu"}}),
+    # Compiled with the flags of a run, on the CPU; libtpu comes from a folder of its own, because vLLM would take it for a TPU.
+    _AOT_TPU: _Kind({Cpu: "cpu.txt"}, {Cpu: {**_TRAIN_JAX_TPU, "JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}}),
+    "plan/trace-gpu": _Kind({Cpu: "cpu.txt"}),
 }
 
 
@@ -201,6 +209,12 @@ class WorkerEnvironment:
 def package_root() -> Path:
     """The folder that the running `crossmesh` was imported from."""
     return Path(__file__).resolve().parent.parent
+
+
+def compiler_folder() -> Path:
+    """Where `make compiler` puts libtpu: `.compiler` beside the package's source root, unless `CROSSMESH_COMPILER` says otherwise."""
+    given = os.environ.get("CROSSMESH_COMPILER")
+    return Path(given) if given else package_root().parent / ".compiler"
 
 
 def usable_cores() -> int:
@@ -247,6 +261,8 @@ def environment(kind: str, device: Device | None = None, *, workers_per_node: in
         if kind == "train/jax" and devices_per_worker > 1:
             users = os.environ.get("XLA_FLAGS", "")
             variables["XLA_FLAGS"] = f"{users} --xla_force_host_platform_device_count={devices_per_worker}".strip()
+    if kind == _AOT_TPU:
+        variables["PYTHONPATH"] += f"{os.pathsep}{compiler_folder()}"
     python = os.environ.get(_PYTHON_PREFIX + kind.upper().replace("/", "_").replace("-", "_"))
     return WorkerEnvironment(kind, entry.locks[device_type], python or None, variables)
 
