@@ -5,7 +5,7 @@ compiler's. Compiles nothing itself: an answer comes from a `CompiledSource`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crossmesh.plan.efficiency import efficiency
 from crossmesh.plan.memory import training_memory
@@ -62,11 +62,13 @@ class Figures:
     step_s: float
     step_source: str
     phases: dict[str, float]
-    """Seconds by phase, always the model's."""
+    """Seconds by phase: the model's, without the factor."""
     limiter: str
     """The longest phase."""
     bound_s: float
     """Physical lower bound of a step."""
+    factor: float = 1.0
+    """In `step_s` over the model's seconds: what own runs measured (`calibration.py`)."""
     compiled: Compiled | None = None
     agreement: Agreement | None = None
 
@@ -78,23 +80,23 @@ def modelled(point: Point) -> Figures:
     return Figures(memory.total, MODELLED, memory.kinds, timed.total, MODELLED, timed.seconds, timed.limiter, bound)
 
 
-def figures(point: Point, compiled: Compiled | None = None) -> Figures:
-    """The model's figures, and where there is a compiler's answer its memory and its time as the least."""
+def figures(point: Point, compiled: Compiled | None = None, factor: float = 1.0) -> Figures:
+    """The model's figures, its time multiplied by `factor`; where there is a compiler's answer, its memory, and its time as the least."""
     own = modelled(point)
     if compiled is None:
-        return own
+        return replace(own, step_s=own.step_s * factor, factor=factor)
     least = (compiled.seconds or 0.0) * point.micro_steps
-    return Figures(
-        compiled.hbm_bytes,
-        COMPILED,
-        compiled.memory,
-        max(own.step_s, least),
-        COMPILED if least > own.step_s else MODELLED,
-        own.phases,
-        own.limiter,
-        own.bound_s,
-        compiled,
-        _agreement(point, own, compiled),
+    bounded = least > own.step_s * factor
+    return replace(
+        own,
+        hbm_bytes=compiled.hbm_bytes,
+        hbm_source=COMPILED,
+        memory=compiled.memory,
+        step_s=least if bounded else own.step_s * factor,
+        step_source=COMPILED if bounded else MODELLED,
+        factor=1.0 if bounded else factor,
+        compiled=compiled,
+        agreement=_agreement(point, own, compiled),
     )
 
 

@@ -7,6 +7,7 @@ from datetime import date
 from crossmesh.hardware.catalogue import Slice
 from crossmesh.hardware.chips import Price, UnitPrices, unit_prices
 from crossmesh.hardware.mesh import MeshShape
+from crossmesh.plan.calibration import Calibration
 from crossmesh.plan.efficiency import efficiency
 from crossmesh.plan.exact import broken_rules
 from crossmesh.plan.figures import Compiled, Figures, figures, modelled
@@ -83,14 +84,20 @@ def usable_bytes(point: Point) -> float:
     return point.chip.hbm_bytes * efficiency(point.slice.device).usable_hbm
 
 
-def forecast(point: Point, plan: PlanSpec, today: date, compiled: Compiled | None = None) -> Forecast:
-    """Plan `point` at the prices and within the budget of `plan`; `compiled` is a compiler's or a trace's answer for it."""
+def forecast(
+    point: Point, plan: PlanSpec, today: date, compiled: Compiled | None = None, calibration: Calibration | None = None
+) -> Forecast:
+    """Plan `point` at the prices and within the budget of `plan`.
+
+    `compiled` is a compiler's or a trace's answer for it, `calibration` what own runs on such chips measured.
+    """
     price, warning = priced(point.slice, plan, today)
-    warnings = tuple(text for text in (warning, _network_warning(point), *(compiled.warnings if compiled else ())) if text)
+    said = (warning, _network_warning(point), calibration.text if calibration else "", *(compiled.warnings if compiled else ()))
+    warnings = tuple(text for text in said if text)
     broken = broken_rules(point)
     if broken:
         return Forecast(point, None, broken, nearest(point), price, warnings)
-    found = figures(point, compiled)
+    found = figures(point, compiled, calibration.factor if calibration else 1.0)
     if found.hbm_bytes > usable_bytes(point):
         reason = (
             f"A step needs {found.hbm_bytes / GIB:.1f} GiB on each chip ({found.hbm_source}); of {point.chip.hbm_bytes / GIB:.1f} GiB "

@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
@@ -132,6 +132,14 @@ def build(config: DictConfig, keys: type[Keys], conf: Path) -> Job[Keys]:
         return Job(spec, _to_dataclass({key: values[key] for key in of_job}, keys))
     except OmegaConfBaseException as error:
         raise translate(error, keys, conf) from error
+
+
+def restore_spec(values: Mapping[str, Any]) -> ExperimentSpec:
+    """The spec that `dataclasses.asdict` made these values of. Raises `InputError` where this version has other keys or allows less."""
+    try:
+        return _to_dataclass(dict(values), ExperimentSpec)
+    except OmegaConfBaseException as error:
+        raise InputError(f"A kept spec does not fit this version of crossmesh: {_reason(error)}.") from error
 
 
 def compose_spec(conf: Path, *overrides: str) -> ExperimentSpec:

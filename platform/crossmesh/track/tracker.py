@@ -238,6 +238,10 @@ class Tracker:
         found = self._search(f"tags.`{TAG_IDENTITY}` = '{_quotable(identity)}' and attributes.status = '{_quotable(status)}'", limit=1)
         return found[0] if found else None
 
+    def recent(self, kind: str, limit: int) -> tuple[TrackedRun, ...]:
+        """Return the newest FINISHED runs of `kind`, newest first."""
+        return self._search(f"tags.`{TAG_KIND}` = '{_quotable(kind)}' and attributes.status = 'FINISHED'", limit)
+
     def children(self, parent: str) -> tuple[TrackedRun, ...]:
         """Return the runs under `parent`, newest first."""
         return self._search(f"tags.`{_TAG_PARENT}` = '{_quotable(parent)}'", limit=1_000)
