@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from crossmesh.errors import InputError
-from crossmesh.hardware.devices import Tpu
+from crossmesh.hardware.devices import Cpu, Tpu
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.placement import place
 from crossmesh.plan.model import PlannedModel
@@ -46,9 +46,10 @@ def _context(point: Point) -> str:
 
 
 def _precision(point: Point) -> str:
-    if point.chip.peak(point.spec.dtype) is not None:
+    chip = point.slice.chip
+    if chip is None or chip.peak(point.spec.dtype) is not None:
         return ""
-    return f"{point.chip.name} has no published peak for model.dtype={point.spec.dtype}. Set model.dtype=bfloat16."
+    return f"{chip.name} has no published peak for model.dtype={point.spec.dtype}. Set model.dtype=bfloat16."
 
 
 def _tensors(point: Point) -> str:
@@ -75,8 +76,8 @@ class Replication:
 
 
 def broken_serving_rules(point: ServingPoint) -> tuple[str, ...]:
-    """Why `point` cannot serve; empty when no rule is broken."""
-    return tuple(reason for reason in (_engine_devices(point), _window(point), *_heads(point)) if reason)
+    """Why `point` cannot serve; empty when no rule is broken. A CPU's tensor parallelism is processes, as many as asked for."""
+    return tuple(reason for reason in (_engine_devices(point), _window(point), _step(point), *_heads(point)) if reason)
 
 
 def replications(point: ServingPoint) -> tuple[Replication, ...]:
@@ -91,6 +92,8 @@ def replications(point: ServingPoint) -> tuple[Replication, ...]:
 def _engine_devices(point: ServingPoint) -> str:
     device = point.slice.device
     chips = device.chip_count()
+    if isinstance(device, Cpu):
+        return ""
     if point.tp > chips:
         return f"serve.tp={point.tp} is more than the {chips} chips of {point.slice.name}."
     if isinstance(device, Tpu) and point.tp > device.chips_per_host and point.tp % device.chips_per_host:
@@ -108,6 +111,16 @@ def _window(point: ServingPoint) -> str:
             f"serve.max_model_len={point.max_model_len}."
         )
     return ""
+
+
+def _step(point: ServingPoint) -> str:
+    """vLLM starts no engine whose step has not a token for each of its sequences."""
+    if point.max_num_seqs <= point.step_tokens:
+        return ""
+    return (
+        f"serve.max_num_seqs={point.max_num_seqs} is more than the {point.step_tokens} tokens of a step. "
+        "Set serve.max_num_batched_tokens, or fewer sequences."
+    )
 
 
 def _heads(point: ServingPoint) -> list[str]:

@@ -4,6 +4,7 @@ Lengths are a log-normal distribution cut at the limit, which is what code and c
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist, fmean
@@ -57,9 +58,9 @@ def log_normal(mean: float, p99: float) -> tuple[float, float]:
     return math.log(mean) - sigma**2 / 2, sigma
 
 
-def filling(spec: ExperimentSpec, windows: tuple[int, ...]) -> Filling:
-    """What a step of `spec` holds; `windows` are those of the model's layers, 0 where there is none."""
-    lengths = row_lengths(spec.plan.mean_tokens, spec.plan.p99_tokens, spec.data.max_length)
+def filling(spec: ExperimentSpec, windows: tuple[int, ...], rows: Sequence[int] = ()) -> Filling:
+    """What a step of `spec` holds; `windows` are those of the model's layers, 0 where there is none. `rows` are real lengths, if known."""
+    lengths = tuple(rows) or row_lengths(spec.plan.mean_tokens, spec.plan.p99_tokens, spec.data.max_length)
     together = spec.micro_batch * spec.mesh_shape.batch_ways
     packing = replace(spec.packing, length=spec.sequence_length if spec.packing.mode != "none" else 0)
     sequences, tokens = _packed(lengths, spec.data.max_length, packing, spec.batch.size, together)

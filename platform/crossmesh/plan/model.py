@@ -98,11 +98,25 @@ def find_architecture(model: ModelSpec, cache: Path) -> Architecture:
 
     Raises `InputError` where only fetching would tell.
     """
-    return _find(model.weights, str(cache))
+    found = known_architecture(model, cache)
+    if found is None:
+        raise InputError(
+            f"model.weights={model.weights!r} is not on this machine, and the plan needs its config.json. Give a local folder that has it "
+            "(model.weights=/folder; no weights are needed), or fetch the model once."
+        )
+    return found
+
+
+def known_architecture(model: ModelSpec, cache: Path) -> Architecture | None:
+    """The same, None where only fetching would tell. Raises `InputError` for a local folder without one, or of another family."""
+    found = _find(model.weights, str(cache))
+    if found and found.family != model.family:
+        raise InputError(f"model.family={model.family!r}, but model.weights={model.weights!r} is a {found.family}.")
+    return found
 
 
 @lru_cache(maxsize=64)
-def _find(weights: str, cache: str) -> Architecture:
+def _find(weights: str, cache: str) -> Architecture | None:
     scheme, separator, location = weights.partition("://")
     name = location.partition("@")[0]
     if not separator:
@@ -116,10 +130,7 @@ def _find(weights: str, cache: str) -> Architecture:
     for folder in sorted(Path(cache, "models").glob("*/config.json")):
         if folder.parent.name.startswith(readable):
             return read_architecture(folder.parent)
-    raise InputError(
-        f"model.weights={weights!r} is not on this machine, and the plan needs its config.json. Give a local folder that has it "
-        "(model.weights=/folder; no weights are needed), or fetch the model once."
-    )
+    return None
 
 
 def _in_hub_cache(name: str) -> Path | None:

@@ -1,12 +1,13 @@
 """One point of a sweep: everything that its fit, time and price depend on, taken from a spec."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import Slice
 from crossmesh.hardware.chips import Chip
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.models.lora import lora_modules
+from crossmesh.models.architecture import Architecture
+from crossmesh.models.lora import LoraModule, lora_modules
 from crossmesh.plan.lengths import Filling, filling
 from crossmesh.plan.model import PlannedModel, find_architecture, planned_model
 from crossmesh.spec.experiment import ExperimentSpec
@@ -59,12 +60,19 @@ class Point:
         return self.filling.sequences / (self.micro * self.mesh.batch_ways)
 
 
-def training_point(spec: ExperimentSpec) -> Point:
-    """The training run that `spec` describes. Raises `InputError` where the model's architecture cannot be told."""
-    architecture = find_architecture(spec.model, spec.storage.path / "cache")
-    if architecture.family != spec.model.family:
-        raise InputError(f"model.family={spec.model.family!r}, but model.weights={spec.model.weights!r} is a {architecture.family}.")
-    model = planned_model(architecture, lora_modules(spec.lora, architecture))
+def training_point(
+    spec: ExperimentSpec, architecture: Architecture | None = None, modules: tuple[LoraModule, ...] | None = None, rows: Sequence[int] = ()
+) -> Point:
+    """The training run that `spec` describes. Raises `InputError` where the model's architecture cannot be told.
+
+    Args:
+        spec: the experiment.
+        architecture: the model's, where it is known already.
+        modules: what LoRA adapts, where it is not what `spec.lora` says.
+        rows: tokens of the rows, where the data is there; otherwise `spec.plan` says how long they are.
+    """
+    architecture = architecture or find_architecture(spec.model, spec.storage.path / "cache")
+    model = planned_model(architecture, lora_modules(spec.lora, architecture) if modules is None else modules)
     return Point(
         model=model,
         spec=spec.model,
@@ -78,6 +86,6 @@ def training_point(spec: ExperimentSpec) -> Point:
         attention=spec.attention,
         packed=spec.packing.mode != "none",
         steps=spec.optim.steps,
-        filling=filling(spec, model.windows),
+        filling=filling(spec, model.windows, rows),
         loss_share=spec.plan.loss_share,
     )
