@@ -38,6 +38,10 @@ class Point:
     filling: Filling
     loss_share: float
     """Part of the real tokens that carries loss."""
+    dropout: bool = False
+    """Whether the adapter has dropout."""
+    clip: bool = True
+    """Whether gradients are clipped."""
 
     @property
     def chip(self) -> Chip:
@@ -88,4 +92,6 @@ def training_point(
         steps=spec.optim.steps,
         filling=filling(spec, model.windows, rows),
         loss_share=spec.plan.loss_share,
+        dropout=bool(spec.lora.dropout),
+        clip=bool(spec.optim.clip_norm),
     )
