@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+COMPILER := .compiler/.installed
 UV_VERSION := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements/cpu.txt)
 TORCH_VERSION := $(shell sed -n 's/^torch==\([0-9.]*\)$$/\1/p' requirements/overrides-cpu.txt)
 # Test files run side by side in so many processes; a file stays in one.
@@ -12,7 +13,7 @@ COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --no-header --generate-h
 	--override requirements/overrides.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install tools demo test test-full lint format lock ui clean
+.PHONY: help install tools demo compiler test test-full lint format lock ui clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
@@ -23,7 +24,15 @@ demo: install tools ## Fine-tune SmolLM2 on PyTorch and JAX, serve, evaluate and
 test: install tools ## Unit and integration tests, at most 15 minutes on 2 cores
 	$(PYTEST) -m "not full and not gpu and not tpu"
 
-test-full: install tools ## Everything: also faults, sweeps and redeploys, at most 60 minutes on 2 cores
+compiler: install $(COMPILER) ## Fetch libtpu, with which plans compile for TPUs (170 MB, Google's licence)
+
+# In a folder of its own: beside it in .venv, vLLM would take this machine for a TPU.
+$(COMPILER): requirements/plan-tpu.txt
+	rm -rf .compiler
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --target .compiler --no-deps --require-hashes -r requirements/plan-tpu.txt
+	@touch $@
+
+test-full: install tools compiler ## Everything: also faults, sweeps and redeploys, at most 60 minutes on 2 cores
 	$(PYTEST) -m "not gpu and not tpu"
 
 lint: install ## Style, types and the floors
@@ -67,6 +76,8 @@ lock: install ## Compile requirements/*.txt again from pyproject.toml
 	$(COMPILE) --python-version 3.12 -o requirements/head.txt
 	for kind in gpu gpu-jax tpu-train tpu-serve; do \
 		$(COMPILE) --extra $$kind --python-version 3.12 -o requirements/$$kind.txt || exit 1; done
+	sed -n 's/^plan-tpu = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(BIN)/uv pip compile - --quiet --no-header --generate-hashes --no-deps \
+		--python-platform $(PLATFORM) --python-version 3.11 -o requirements/plan-tpu.txt
 
-clean: ## Remove the environment and what this checkout wrote (not the storage root)
-	rm -rf .venv outputs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+clean: ## Remove the environment, the compiler and what this checkout wrote (not the storage root)
+	rm -rf .venv .compiler outputs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -57,3 +57,13 @@ def test_both_environments_that_train_on_jax_have_the_same_frameworks(locks):
 
 def test_all_nodes_run_one_ray(locks):
     assert len({pins["ray"] for _, pins in locks.values()}) == 1
+
+
+def test_the_tpu_compiler_is_one_package_with_hashes_that_no_worker_environment_shares(checkout, locks):
+    text = (checkout / "requirements" / "plan-tpu.txt").read_text()
+    pins = dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", text, re.MULTILINE))
+    assert pins.keys() == {"libtpu"}
+    assert f'plan-tpu = ["libtpu=={pins["libtpu"]}"]' in (checkout / "pyproject.toml").read_text()
+    assert "--hash=sha256:" in text
+    assert "://" not in text
+    assert "libtpu" not in locks["cpu"][1]  # Beside it vLLM takes a CPU for a TPU.
