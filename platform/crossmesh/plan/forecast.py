@@ -108,13 +108,13 @@ def forecast(
 
 
 def _within_budget(planned: Forecast, plan: PlanSpec) -> Forecast:
-    reasons = []
+    reasons, rows = [], f"with rows of {planned.point.filling.row_tokens:.0f} tokens"
     if plan.max_hours and planned.hours is not None and planned.hours > plan.max_hours:
-        reasons.append(f"The run takes {planned.hours:.2f} hours, more than plan.max_hours={plan.max_hours:g}.")
+        reasons.append(f"The run takes {planned.hours:.2f} hours {rows}, more than plan.max_hours={plan.max_hours:g}.")
     if plan.max_usd and planned.usd is None:
         reasons.append(f"plan.max_usd={plan.max_usd:g}, but there is no price for {planned.point.slice.name}.")
     if plan.max_usd and planned.usd is not None and planned.usd > plan.max_usd:
-        reasons.append(f"The run costs {planned.usd:.2f} USD, more than plan.max_usd={plan.max_usd:g}.")
+        reasons.append(f"The run costs {planned.usd:.2f} USD {rows}, more than plan.max_usd={plan.max_usd:g}.")
     return replace(planned, reasons=tuple(reasons))
 
 

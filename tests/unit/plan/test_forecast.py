@@ -47,8 +47,8 @@ def test_memory_that_does_not_suffice_says_what_takes_it() -> None:
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        (PlanSpec(max_usd=5), "USD, more than plan.max_usd=5"),
-        (PlanSpec(max_hours=0.5), "hours, more than plan.max_hours=0.5"),
+        (PlanSpec(max_usd=5), "USD with rows of 922 tokens, more than plan.max_usd=5"),
+        (PlanSpec(max_hours=0.5), "hours with rows of 922 tokens, more than plan.max_hours=0.5"),
         (PlanSpec(max_usd=5, price="committed_1y"), "there is no price for tpu_v5p_8"),
     ],
 )
