@@ -8,6 +8,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
 from crossmesh.cluster import ray_session, require_chips
 from crossmesh.console import Console
+from crossmesh.plan.gate import gate_training
+from crossmesh.plan.planner import own_planner
 from crossmesh.spec.compose import Job, JobKeys, run_job
 from crossmesh.sweep.trial import fetch, prepare, run_trial
 from crossmesh.track.tracker import Tracker
@@ -23,10 +25,12 @@ class FinetuneKeys(JobKeys):
 
 
 def run(job: Job[FinetuneKeys]) -> None:
-    """Fetch the base, prepare the data, train, and say where the adapter is, or with `lora.rank=0` the whole model."""
+    """Plan, fetch the base, prepare the data, train, and say where the adapter is, or with `lora.rank=0` the whole model."""
     spec, console = job.spec, Console()
     check_trainable(spec)
     tracker = Tracker(spec.tracking, spec.storage)
+    if planned := gate_training(spec, own_planner(spec, tracker)):
+        console.say(planned.text)
     with ray_session(spec.storage):
         require_chips(spec.hardware.slice.device, spec.hardware.slice.device.chip_count())
         with console.stage(f"model: {spec.model.weights}"):

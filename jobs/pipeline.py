@@ -11,7 +11,7 @@ from rich.console import Console as RichConsole
 from crossmesh.cluster import ray_session
 from crossmesh.console import Console
 from crossmesh.errors import require, require_choice
-from crossmesh.pipeline.experiment import run_experiment
+from crossmesh.pipeline.experiment import check_experiment, run_experiment
 from crossmesh.report.tables import print_report
 from crossmesh.report.write import compare_results, report_json
 from crossmesh.spec.compose import Job, JobKeys, run_job
@@ -46,6 +46,7 @@ def run(job: Job[PipelineKeys]) -> None:
     tracker = Tracker(spec.tracking, spec.storage)
     output = Path(keys.folder).absolute() / spec.name
     command = " ".join(["python jobs/pipeline.py", *sys.argv[1:]])
+    check_experiment(spec, keys.backends, tracker, console)
     with ray_session(spec.storage):
         outcome = run_experiment(spec, keys.backends, tracker, console, output, command, force=keys.force)
     comparison = compare_results(outcome.results)

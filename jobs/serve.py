@@ -9,6 +9,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 from crossmesh.cluster import ray_session
 from crossmesh.console import Console
 from crossmesh.pipeline.serving import serve_until_interrupted
+from crossmesh.plan.gate import gate_serving
+from crossmesh.plan.planner import own_planner
 from crossmesh.spec.compose import Job, JobKeys, run_job
 
 
@@ -18,7 +20,8 @@ class ServeKeys(JobKeys):
 
 
 def run(job: Job[ServeKeys]) -> None:
-    """Start the server, say where it is, and wait."""
+    """Plan, start the server, say where it is, and wait."""
+    gate_serving(job.spec, own_planner(job.spec))
     with ray_session(job.spec.storage):
         serve_until_interrupted(job.spec, Console(), job.keys.output)
 

@@ -12,6 +12,8 @@ from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text, write_json
 from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, evaluate_models
+from crossmesh.plan.gate import gate_serving, gate_training
+from crossmesh.plan.planner import own_planner
 from crossmesh.report.variants import Results, RunRecord, TrainingSummary, Variant, scores_of
 from crossmesh.report.write import write_report
 from crossmesh.spec.experiment import ExperimentSpec
@@ -30,6 +32,29 @@ class Outcome:
     """The HTML; `report.json` lies beside it."""
 
 
+def check_experiment(spec: ExperimentSpec, backends: tuple[str, ...], tracker: Tracker, console: Console) -> None:
+    """Refuse what cannot work before anything is started.
+
+    Raises `InputError` for a spec that trains all weights or that a backend cannot train, `RejectedError` for a run or an engine whose
+    plan does not work.
+    """
+    if spec.lora.full:
+        raise InputError(
+            "lora.rank=0 trains all weights, and this job serves and compares adapters of one base. Give lora.rank a positive number, or "
+            "train the model with jobs/finetune.py."
+        )
+    planner = own_planner(spec, tracker)
+    for backend, own in _on_each(spec, backends).items():
+        check_trainable(own)
+        if planned := gate_training(own, planner):
+            console.say(f"{backend}: {planned.text}")
+    gate_serving(spec, planner)
+
+
+def _on_each(spec: ExperimentSpec, backends: tuple[str, ...]) -> dict[str, ExperimentSpec]:
+    return {backend: replace(spec, backend=replace(spec.backend, name=backend)) for backend in backends}
+
+
 def run_experiment(
     spec: ExperimentSpec, backends: tuple[str, ...], tracker: Tracker, console: Console, output: Path, command: str, *, force: bool = False
 ) -> Outcome:
@@ -44,17 +69,9 @@ def run_experiment(
         command: what to type to get the results again, shown in the report.
         force: do every stage again.
 
-    Raises:
-        InputError: the spec trains all weights, or hardware cannot be had.
+    `check_experiment` has let it pass. Raises `InputError` when hardware cannot be had.
     """
-    if spec.lora.full:
-        raise InputError(
-            "lora.rank=0 trains all weights, and this job serves and compares adapters of one base. Give lora.rank a positive number, or "
-            "train the model with jobs/finetune.py."
-        )
-    specs = {backend: replace(spec, backend=replace(spec.backend, name=backend)) for backend in backends}
-    for own in specs.values():
-        check_trainable(own)
+    specs = _on_each(spec, backends)
     require_chips(spec.hardware.slice.device, spec.hardware.slice.device.chip_count())
     with console.stage(f"model: {spec.model.weights}") as stage:
         model = fetch(spec)

@@ -74,6 +74,18 @@ class Forecast:
         return flops / self.figures.step_s / self.point.peak
 
     @property
+    def text(self) -> str:
+        """One line on it for the start of a job; empty where there are no figures."""
+        figures = self.figures
+        if figures is None or self.hours is None:
+            return ""
+        memory = f"{figures.hbm_bytes / GIB:.1f} of {usable_bytes(self.point) / GIB:.1f} GiB a chip ({figures.hbm_source})"
+        usd = f", {self.usd:.2f} USD" if self.usd is not None else ""
+        rows = f"with rows of {self.point.filling.row_tokens:.0f} tokens"
+        against = f". It does not fit: {' '.join(self.reasons)}" if self.reasons else ""
+        return f"plan: {memory}, {self.hours:.2f} hours{usd} ({figures.step_source}) {rows}{against}"
+
+    @property
     def unit(self) -> UnitPrices | None:
         """What the slice costs per unit of what it has."""
         return unit_prices(self.point.chip, self.point.slice.device.chip_count(), self.price) if self.price else None

@@ -5,11 +5,10 @@ nothing is known until it is; `sweep/trial.py` asks again with the model's archi
 """
 
 from dataclasses import replace
-from datetime import date
 
 from crossmesh.errors import RejectedError
 from crossmesh.plan.exact import broken_rules, broken_serving_rules
-from crossmesh.plan.forecast import GIB, Forecast, usable_bytes
+from crossmesh.plan.forecast import Forecast
 from crossmesh.plan.model import known_architecture
 from crossmesh.plan.planner import Planner
 from crossmesh.plan.point import Point, training_point
@@ -42,7 +41,7 @@ def gate_point(spec: ExperimentSpec, point: Point, planner: Planner) -> Forecast
     return planned
 
 
-def gate_serving(spec: ExperimentSpec, today: date) -> ServingForecast | None:
+def gate_serving(spec: ExperimentSpec, planner: Planner) -> ServingForecast | None:
     """Refuse the engine of `spec` when it cannot hold its model and one sequence of `serve.max_model_len`; otherwise as `gate_training`."""
     if known_architecture(spec.model, spec.storage.path / "cache") is None:
         return None
@@ -51,7 +50,7 @@ def gate_serving(spec: ExperimentSpec, today: date) -> ServingForecast | None:
     if point.slice.chip is None:
         _refuse("serve", spec, broken, "")
         return None
-    planned = serving_forecast(point, spec.plan, today)
+    planned = serving_forecast(point, spec.plan, planner.today)
     if broken or spec.plan.gate:
         _refuse("serve", spec, planned.reasons, planned.nearest, "" if broken else _ALL_THE_SAME)
     return planned
@@ -62,15 +61,3 @@ def _refuse(workload: str, spec: ExperimentSpec, reasons: tuple[str, ...], neare
         fits = f" Nearest that fits: {nearest}." if nearest else ""
         what = f"{spec.name} does not {workload} on hardware={spec.hardware.name}"
         raise RejectedError(f"{what}: {' '.join(reasons)}{fits}{otherwise}")
-
-
-def gate_text(planned: Forecast) -> str:
-    """One line on a run that passed the gate."""
-    figures, point = planned.figures, planned.point
-    if figures is None or planned.hours is None:
-        return ""
-    usd = f", {planned.usd:.2f} USD" if planned.usd is not None else ""
-    against = f". It does not fit: {' '.join(planned.reasons)}" if planned.reasons else ""
-    memory = f"{figures.hbm_bytes / GIB:.1f} of {usable_bytes(point) / GIB:.1f} GiB a chip ({figures.hbm_source})"
-    rows = f"with rows of {point.filling.row_tokens:.0f} tokens"
-    return f"plan: {memory}, {planned.hours:.2f} hours{usd} ({figures.step_source}) {rows}{against}"

@@ -1,16 +1,21 @@
-"""Plans a run with everything that is known on this machine beside its spec: kept answers of compilers, and what own runs measured."""
+"""Plans runs with everything that is known on this machine beside their specs: kept answers of compilers, and what own runs measured."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import UTC, date, datetime
 
-from crossmesh.plan.calibration import Calibration
+from crossmesh.console import Console
+from crossmesh.plan.calibration import Calibration, own_calibrations
+from crossmesh.plan.compiled import TpuCompiler
 from crossmesh.plan.compilers import Compiler
 from crossmesh.plan.exact import broken_rules
 from crossmesh.plan.figures import Compiled
 from crossmesh.plan.forecast import Forecast, forecast
 from crossmesh.plan.point import Point
+from crossmesh.plan.store import Store
+from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.planning import PlanSpec
+from crossmesh.track.tracker import Tracker
 
 
 @dataclass(frozen=True)
@@ -35,3 +40,13 @@ class Planner:
     def compiler(self, point: Point) -> Compiler | None:
         """The compiler for the hardware and backend of `point`; None where there is none."""
         return next((one for one in self.compilers if one.serves(point)), None)
+
+
+def own_planner(spec: ExperimentSpec, tracker: Tracker | None = None) -> Planner:
+    """The planner of a job, as of today; without a `tracker`, or with `plan.calibrate=false`, no run calibrates it.
+
+    Raises `TrackingError` when the tracking store cannot be reached.
+    """
+    store = Store(spec.storage.path / "cache" / "plan", spec.plan.answers)
+    calibrations = own_calibrations(tracker) if tracker and spec.plan.calibrate else {}
+    return Planner(spec.plan, datetime.now(UTC).date(), (TpuCompiler(store, Console()),), calibrations)

@@ -23,6 +23,10 @@ from crossmesh.models.families import read_architecture
 from crossmesh.models.lora import LoraModule, largest_rank
 from crossmesh.models.placement import Placement, place
 from crossmesh.models.weights import ModelFolder, fetch_model
+from crossmesh.plan.forecast import Forecast
+from crossmesh.plan.gate import gate_point
+from crossmesh.plan.planner import own_planner
+from crossmesh.plan.point import training_point
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.fingerprint import Record, ScienceFacts, science_record, system_record, trial_identity
 from crossmesh.track.provenance import gather_provenance
@@ -51,6 +55,8 @@ class Prepared:
     """What the mesh holds more than once."""
     start: Start | None = None
     """The adapter that training continues from."""
+    planned: Forecast | None = None
+    """With the rows that it has; None on a CPU."""
 
     @property
     def identity(self) -> str:
@@ -93,7 +99,7 @@ def read_data(spec: ExperimentSpec, model: ModelFolder) -> Dataset:
 def prepare(spec: ExperimentSpec, model: ModelFolder, tracker: Tracker) -> Prepared:
     """Work out the records of the trial that `spec` describes; `tracker` has the runs that `lora.adapter` may name.
 
-    Raises `InputError` for data, targets, an adapter to continue from or a mesh that cannot be.
+    Raises `InputError` for data, targets or an adapter to continue from that cannot be, `RejectedError` for a plan that does not work.
     """
     architecture = read_architecture(model.path)
     start = find_start(spec.lora, model, architecture, spec.storage, lambda: tracker)
@@ -103,9 +109,12 @@ def prepare(spec: ExperimentSpec, model: ModelFolder, tracker: Tracker) -> Prepa
             f"serve.max_lora_rank={spec.serve.max_lora_rank} is below the rank {largest_rank(modules)} of lora.adapter="
             f"{spec.lora.adapter!r}. Raise it to that at least."
         )
-    placement = place(architecture, spec.mesh_shape, spec.backend_name, spec.model, modules)
     data = read_data(spec, model)
-    plans = plan_steps([len(row.tokens) for row in data.rows], spec)
+    lengths = [len(row.tokens) for row in data.rows]
+    planner = own_planner(spec, tracker if spec.hardware.slice.chip else None)
+    planned = gate_point(spec, training_point(spec, architecture, modules, lengths), planner)
+    placement = place(architecture, spec.mesh_shape, spec.backend_name, spec.model, modules)
+    plans = plan_steps(lengths, spec)
     facts = ScienceFacts(
         weights_digest=model.weights_digest,
         tokenizer_digest=model.tokenizer_digest,
@@ -114,9 +123,8 @@ def prepare(spec: ExperimentSpec, model: ModelFolder, tracker: Tracker) -> Prepa
         lora=_lora_record(modules, start) if modules else {},
         step_rows=tuple(tuple(data.rows[index].id for index in plan.rows) for plan in plans),
     )
-    return Prepared(
-        model, science_record(spec, facts), system_record(spec), data.lengths, data.dropped_long, data.dropped_empty, placement, start
-    )
+    science, system = science_record(spec, facts), system_record(spec)
+    return Prepared(model, science, system, data.lengths, data.dropped_long, data.dropped_empty, placement, start, planned)
 
 
 def _lora_record(modules: tuple[LoraModule, ...], start: Start | None) -> dict[str, Any]:

@@ -1,17 +1,16 @@
 """What an experiment refuses before it does anything."""
 
-from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from crossmesh.errors import InputError
-from crossmesh.pipeline.experiment import run_experiment
+from crossmesh.pipeline.experiment import check_experiment
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.training import LoraSpec
 
 
-def test_a_whole_model_is_no_adapter_to_compare(tmp_path: Path) -> None:
+def test_a_whole_model_is_no_adapter_to_compare() -> None:
     spec = ExperimentSpec(lora=LoraSpec(rank=0))
     with pytest.raises(InputError, match=r"lora\.rank=0 trains all weights.*jobs/finetune\.py"):
-        run_experiment(spec, ("torch",), Mock(), Mock(), tmp_path, "")
+        check_experiment(spec, ("torch",), Mock(), Mock())

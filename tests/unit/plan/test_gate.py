@@ -3,12 +3,13 @@
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from crossmesh.errors import InputError, RejectedError
 from crossmesh.plan.figures import Compiled
-from crossmesh.plan.gate import gate_serving, gate_text, gate_training
+from crossmesh.plan.gate import gate_serving, gate_training
 from crossmesh.plan.planner import Planner
 from crossmesh.plan.point import Point
 from crossmesh.spec.experiment import ExperimentSpec
@@ -56,15 +57,15 @@ def spec(tmp_path: Path) -> ExperimentSpec:
     )
 
 
-def gate(spec: ExperimentSpec, *compilers: Answers):
+def gate(spec: ExperimentSpec, *compilers: Answers) -> Any:
     return gate_training(spec, Planner(spec.plan, TODAY, compilers))
 
 
 def test_a_run_that_fits_is_let_through_and_said(spec: ExperimentSpec) -> None:
     planned = gate(spec)
     assert planned.fits
-    assert "GiB a chip (modelled)" in gate_text(planned)
-    assert f"{planned.usd:.2f} USD" in gate_text(planned)
+    assert "GiB a chip (modelled)" in planned.text
+    assert f"{planned.usd:.2f} USD" in planned.text
 
 
 def test_a_tensor_that_the_mesh_does_not_divide_is_refused_whatever_is_asked(spec: ExperimentSpec) -> None:
@@ -80,7 +81,7 @@ def test_memory_and_budgets_are_refused_unless_the_gate_is_off(spec: ExperimentS
     with pytest.raises(RejectedError, match=r"USD with rows of 922 tokens, more than plan\.max_usd=1\. plan\.gate=false starts it"):
         gate(poor)
     planned = gate(replace(poor, plan=replace(poor.plan, gate=False)))
-    assert "It does not fit: The run costs" in gate_text(planned)
+    assert "It does not fit: The run costs" in planned.text
 
 
 def test_a_kept_answer_of_the_compiler_counts_unless_it_is_not_wanted(spec: ExperimentSpec) -> None:
@@ -106,9 +107,11 @@ def test_a_model_that_is_not_here_passes_and_one_of_another_family_does_not(spec
 
 def test_an_engine_must_hold_one_sequence_of_its_longest_length(spec: ExperimentSpec) -> None:
     serving = replace(spec, serve=ServeSpec(tp=4, max_model_len=16384), plan=PlanSpec(prompt_tokens=10**6))
-    assert gate_serving(serving, TODAY).fits
+    planned = gate_serving(serving, Planner(PlanSpec(), TODAY))
+    assert planned is not None
+    assert planned.fits
     with pytest.raises(RejectedError, match=r"paper does not serve on hardware=tpu_v5p_8: .*serve\.tp=3"):
-        gate_serving(replace(serving, serve=ServeSpec(tp=3)), TODAY)
+        gate_serving(replace(serving, serve=ServeSpec(tp=3)), Planner(PlanSpec(), TODAY))
     small = replace(serving, hardware=HardwareSpec("tpu_v6e_8"), mesh=MeshSpec(), serve=ServeSpec(tp=1))
     with pytest.raises(RejectedError, match=r"weights.*plan\.gate=false"):
-        gate_serving(small, TODAY)
+        gate_serving(small, Planner(PlanSpec(), TODAY))
