@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.errors import InputError
-from crossmesh.models.architecture import Architecture, LayerKind, Weight
+from crossmesh.files import read_json
+from crossmesh.models.architecture import Architecture, Json, LayerKind, Weight
 from crossmesh.models.families import parse_architecture, read_architecture
 from crossmesh.models.lora import LoraModule
 from crossmesh.models.placement import TORCH_SPLIT, lora_axes, weight_axes
@@ -110,27 +111,38 @@ def find_architecture(model: ModelSpec, cache: Path) -> Architecture:
 def known_architecture(model: ModelSpec, cache: Path) -> Architecture | None:
     """The same, None where only fetching would tell. Raises `InputError` for a local folder without one, or of another family."""
     found = _find(model.weights, str(cache))
-    if found and found.family != model.family:
-        raise InputError(f"model.family={model.family!r}, but model.weights={model.weights!r} is a {found.family}.")
-    return found
+    if found and found[0].family != model.family:
+        raise InputError(f"model.family={model.family!r}, but model.weights={model.weights!r} is a {found[0].family}.")
+    return found[0] if found else None
+
+
+def known_config(model: ModelSpec, cache: Path) -> Json | None:
+    """The config.json of `known_architecture`."""
+    found = _find(model.weights, str(cache))
+    return found[1] if found else None
 
 
 @lru_cache(maxsize=64)
-def _find(weights: str, cache: str) -> Architecture | None:
+def _find(weights: str, cache: str) -> tuple[Architecture, Json] | None:
     scheme, separator, location = weights.partition("://")
     name = location.partition("@")[0]
     if not separator:
-        return read_architecture(Path(weights))
+        return _read(Path(weights))
     shipped = name if scheme == "random" else _DESCRIBED.get(weights) or _DESCRIBED.get(f"{scheme}://{name}")
     if shipped:
-        return parse_architecture(architecture_config(shipped), f"{shipped}.json")
+        config = architecture_config(shipped)
+        return parse_architecture(config, f"{shipped}.json"), config
     if scheme == "hf" and (folder := _in_hub_cache(name)):
-        return read_architecture(folder)
+        return _read(folder)
     readable = "".join(letter if letter.isalnum() or letter in "._" else "-" for letter in weights)[:40]
     for folder in sorted(Path(cache, "models").glob("*/config.json")):
         if folder.parent.name.startswith(readable):
-            return read_architecture(folder.parent)
+            return _read(folder.parent)
     return None
+
+
+def _read(folder: Path) -> tuple[Architecture, Json]:
+    return read_architecture(folder), read_json(folder / "config.json")
 
 
 def _in_hub_cache(name: str) -> Path | None:

@@ -24,7 +24,7 @@ KINDS = ("tpu", "gpu")
 """`tpu`: compiled ahead of time; `gpu`: traced."""
 _SOURCES = {
     "tpu": ("models/*.py", "train/backend.py", "train/*_jax.py", "train/jax_*.py", "plan/compile_tpu.py"),
-    "gpu": ("models/*.py", "train/backend.py", "train/*_torch.py", "train/torch_*.py", "plan/trace_gpu.py"),
+    "gpu": ("models/*.py", "train/backend.py", "train/*_torch.py", "train/torch_*.py", "plan/trace_gpu*.py", "plan/allocations.py"),
 }
 """Files of the package that decide what the step of a kind is."""
 _OTHER_BACKEND = {"tpu": "_torch.py", "gpu": "_jax.py"}

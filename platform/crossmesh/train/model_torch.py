@@ -92,11 +92,25 @@ def check_setup(setup: TrainingSetup, architecture: Architecture, device: str) -
     return place(architecture, setup.mesh, "torch", setup.model, modules_of(setup.lora, setup.start, architecture)).message
 
 
-def build(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> tuple[nn.Module, dict[str, Trained]]:
+def build(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> tuple[LossModel, dict[str, Trained]]:
     """Return the model on this rank's device, holding base weights and the LoRA values to start from, and what of it is trained."""
+    model, axes = assemble(setup, architecture, ranks)
+    held = allocate(model, axes, ranks)
+    trained = trained_of(held)
+    _fill_base(setup, architecture, model.base, {} if setup.model.quantization != "none" else held)
+    modules = modules_of(setup.lora, setup.start, architecture)
+    if modules:
+        _fill_adapter(first_values(setup.lora, setup.start, modules), trained)
+    return model, trained
+
+
+def assemble(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> tuple[LossModel, dict[str, int | None]]:
+    """The adapted model, divided over `ranks`, and by a parameter's name the axis that tp divides.
+
+    Parameters have no memory yet, but those of a quantized base. `plan/trace_gpu.py` starts from here as well.
+    """
     dtype = torch.float32 if setup.lora.full else DTYPES[setup.model.dtype]
-    quantized = setup.model.quantization != "none"
-    if quantized:
+    if setup.model.quantization != "none":
         base = quantized_base(setup.model_folder, architecture, dtype, setup.attention, ranks.device)
     else:
         base = empty_base(setup.model_folder, architecture, dtype, setup.attention)
@@ -111,16 +125,21 @@ def build(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> tup
     axes = {_export_name(name): tp_axis(parameter) for name, parameter in base.named_parameters()}
     model = LossModel(base, architecture, ranks)
     apply_fsdp(model, layers, ranks)
+    return model, axes
+
+
+def allocate(model: LossModel, axes: Mapping[str, int | None], ranks: Ranks) -> dict[str, Trained]:
+    """Give the parameters of an assembled model memory, which holds nothing yet, and return them by name."""
     _allocate(model, ranks.device)
-    held = {
+    return {
         name: Trained(name, parameter, ranks.part(tuple(parameter.shape), axes[name]))
-        for name, parameter in ((_export_name(name), parameter) for name, parameter in base.named_parameters())
+        for name, parameter in ((_export_name(name), parameter) for name, parameter in model.base.named_parameters())
     }
-    trained = {name: one for name, one in sorted(held.items()) if one.parameter.requires_grad}
-    _fill_base(setup, architecture, base, {} if quantized else held)
-    if modules:
-        _fill_adapter(first_values(setup.lora, setup.start, modules), trained)
-    return model, trained
+
+
+def trained_of(held: Mapping[str, Trained]) -> dict[str, Trained]:
+    """Those parameters that are trained, in the order of their names."""
+    return {name: one for name, one in sorted(held.items()) if one.parameter.requires_grad}
 
 
 def _adapt(base: Any, setup: TrainingSetup, modules: tuple[LoraModule, ...]) -> None:

@@ -5,7 +5,7 @@ One optimizer step at a time; looping, logging and the checkpoint policy are the
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from torch.distributed.tensor import DTensor
 
 from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import CrossmeshError
+from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import read_architecture
 from crossmesh.models.hf_torch import DTYPES, ModelInputs, model_inputs
 from crossmesh.train.backend import Saving, StepMetrics, TrainingSetup
-from crossmesh.train.model_torch import build, check_setup, checkpoint_buffers
+from crossmesh.train.model_torch import LossModel, Trained, build, check_setup, checkpoint_buffers
 from crossmesh.train.ranks_torch import Ranks
 from crossmesh.train.schedule import learning_rate
 from crossmesh.train.sharding_torch import drop_gathered, local, sum_partial_gradients, sync_gradients
@@ -39,18 +40,22 @@ class TorchBackend:
 
     def init(self, setup: TrainingSetup) -> None:
         """Take this rank's place, load its part of the base, put in the LoRA values to start from, make the optimizer."""
-        self._setup = setup
-        self._architecture = read_architecture(setup.model_folder)
-        replicated = check_setup(setup, self._architecture, "cuda" if torch.cuda.is_available() else "cpu")
-        self._ranks = Ranks.join(setup.mesh)
-        self.rank = self._ranks.rank
-        if replicated and self.rank == 0:
+        architecture = read_architecture(setup.model_folder)
+        replicated = check_setup(setup, architecture, "cuda" if torch.cuda.is_available() else "cpu")
+        ranks = Ranks.join(setup.mesh)
+        if replicated and ranks.rank == 0:
             _log.warning("%s", replicated)
-        self._device = self._ranks.device
-        self._dtype = DTYPES[setup.model.dtype]
         # A run that says float32 means it; with a bfloat16 base, LoRA's float32 products need no more than TF32.
-        torch.set_float32_matmul_precision("highest" if self._dtype == torch.float32 else "high")
-        self._model, self._trained = build(setup, self._architecture, self._ranks)
+        torch.set_float32_matmul_precision("highest" if setup.model.dtype == "float32" else "high")
+        self.adopt(setup, architecture, ranks, *build(setup, architecture, ranks))
+
+    def adopt(
+        self, setup: TrainingSetup, architecture: Architecture, ranks: Ranks, model: LossModel, trained: Mapping[str, Trained]
+    ) -> None:
+        """Train this `model`, whose parameters `trained` learn: what is left of `init` when the model is there."""
+        self._setup, self._architecture, self._ranks = setup, architecture, ranks
+        self._model, self._trained = model, trained
+        self.rank, self._device, self._dtype = ranks.rank, ranks.device, DTYPES[setup.model.dtype]
         # AdamW is element by element, so each rank updates plain tensors: its own parts.
         self._parts = [local(one.parameter).detach().requires_grad_() for one in self._trained.values()]
         optim = setup.optim
@@ -87,8 +92,8 @@ class TorchBackend:
             part.grad = gradient
         self._optimizer.step()
         self._step += 1
-        for one in self._trained.values():
-            one.parameter.grad = None
+        for one, part in zip(self._trained.values(), self._parts, strict=True):
+            one.parameter.grad = part.grad = None  # Both: what is left would take memory through the next step.
         loss, grad_norm = torch.stack([sums[0] * scale, norm]).tolist()  # The only wait for the device in a step.
         return StepMetrics(loss, grad_norm, rate, batch.loss_tokens)
 
@@ -147,15 +152,15 @@ class TorchBackend:
 
     def save_state(self, folder: Path) -> Saving:
         """Copy trained arrays, optimizer state and step count and write them into an existing empty folder in the background."""
-        return self._files.save(self._step, self._state(), folder)
+        return self._files.save(self._step, self.state(), folder)
 
     def load_state(self, folder: Path) -> None:
         """Continue from what `save_state` wrote, on this mesh or another."""
-        self._step = self._files.load(self._state(), folder)
+        self._step = self._files.load(self.state(), folder)
         for part in self._parts:
             self._optimizer.state[part]["step"].fill_(self._step)
 
-    def _state(self) -> dict[str, Stored]:
+    def state(self) -> dict[str, Stored]:
         """All tensors that training continues from, by name; those of the optimizer exist from here on."""
         state: dict[str, Stored] = {}
         for (name, one), part in zip(self._trained.items(), self._parts, strict=True):
