@@ -54,5 +54,6 @@ def paper_engine(**changes: Any) -> ServingPoint:
         prompt=4096,
         output=512,
         requests=0,
+        step_tokens=8192,
     )
     return replace(engine, **changes)

@@ -114,7 +114,7 @@ def _window(point: ServingPoint) -> str:
 
 
 def _step(point: ServingPoint) -> str:
-    """vLLM starts no engine whose step has not a token for each of its sequences."""
+    """An engine whose step has not a token for each of its sequences is refused by vLLM."""
     if point.max_num_seqs <= point.step_tokens:
         return ""
     return (

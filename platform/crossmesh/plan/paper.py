@@ -147,7 +147,7 @@ def _first_tokens() -> tuple[Line, ...]:
     lines = []
     for name, tp, theirs in _FIRST_TOKEN:
         engine = ServingPoint(
-            planned_model(architecture, ()), find_slice(name), tp, "bfloat16", "bfloat16", 16384, 1, 0.9, _LONGEST_PROMPT, 512, 1
+            planned_model(architecture, ()), find_slice(name), tp, "bfloat16", "bfloat16", 16384, 1, 0.9, _LONGEST_PROMPT, 512, 1, 8192
         )
         bound = ttft_bound_s(engine, _LONGEST_PROMPT)
         lines.append(

@@ -3,11 +3,8 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from crossmesh.hardware.chips import Price, unit_prices
-from crossmesh.plan.figures import MODELLED
+from crossmesh.hardware.chips import Price
 from crossmesh.plan.forecast import Forecast, usable_bytes
-from crossmesh.plan.serving_forecast import ServingForecast
-from crossmesh.plan.serving_forecast import usable_bytes as engine_bytes
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,7 @@ def training_record(label: str, planned: Forecast) -> PlanRecord:
         limiter=figures.limiter if figures else None,
         rejected_because=" ".join(planned.reasons) or None,
         nearest=planned.nearest or None,
-        price=_price(planned.price),
+        price=price_json(planned.price),
         unit_prices=asdict(planned.unit) if planned.unit else None,
         compiled=asdict(figures.compiled) if figures and figures.compiled else None,
         agreement=asdict(figures.agreement) if figures and figures.agreement else None,
@@ -104,63 +101,8 @@ def training_record(label: str, planned: Forecast) -> PlanRecord:
     )
 
 
-def serving_record(label: str, planned: ServingForecast) -> PlanRecord:
-    """The record of an engine."""
-    point, engine = planned.point, planned.engine
-    chips = point.slice.device.chip_count()
-    held = engine.weights + engine.workspace + engine.batch * engine.kv.sequence(point.prompt + point.output) if engine else None
-    return PlanRecord(
-        label=label,
-        workload="serve",
-        hardware=point.slice.name,
-        chips=chips,
-        settings={
-            "tp": point.tp,
-            "dtype": point.dtype,
-            "kv_dtype": point.kv_dtype,
-            "max_model_len": point.max_model_len,
-            "max_num_seqs": point.max_num_seqs,
-            "prompt_tokens": point.prompt,
-            "output_tokens": point.output,
-        },
-        fits=planned.fits,
-        hbm_bytes_per_chip=held,
-        hbm_available_bytes=engine_bytes(point),
-        hbm_source=MODELLED if engine else None,
-        memory={"weights": engine.weights, "workspace": engine.workspace, "key_value_cache": engine.cache_room} if engine else {},
-        step_seconds=engine.decode_s if engine else None,
-        step_source=MODELLED if engine else None,
-        step_seconds_bound=engine.ttft_bound_s if engine else None,
-        tokens_per_s=engine.tokens_per_s if engine else None,
-        usd_per_million_tokens=planned.usd_per_million_tokens,
-        limiter=engine.decode_limiter if engine else None,
-        rejected_because=" ".join(planned.reasons) or None,
-        nearest=planned.nearest or None,
-        price=_price(planned.price),
-        unit_prices=asdict(unit_prices(point.chip, chips, planned.price)) if planned.price else None,
-        serving=_serving(planned),
-        warnings=planned.warnings,
-    )
-
-
-def _serving(planned: ServingForecast) -> dict[str, float] | None:
-    point, engine = planned.point, planned.engine
-    if engine is None:
-        return None
-    return {
-        "kv_bytes_per_token_global": engine.kv.global_per_token,
-        "kv_bytes_per_token_sliding": engine.kv.sliding_per_token,
-        "kv_window": engine.kv.window,
-        "kv_bytes_per_sequence": engine.kv.sequence(point.prompt + point.output),
-        "concurrent_sequences": engine.sequences,
-        "batch": engine.batch,
-        "prefill_seconds": engine.prefill_s,
-        "decode_seconds_per_token": engine.decode_s,
-        "ttft_seconds_bound": engine.ttft_bound_s,
-    }
-
-
-def _price(price: Price | None) -> dict[str, Any] | None:
+def price_json(price: Price | None) -> dict[str, Any] | None:
+    """A price as plain values."""
     if price is None:
         return None
     return {**asdict(price), "read": price.read.isoformat() if price.read else None}

@@ -1,47 +1,21 @@
-"""What an engine holds and how fast it answers: weights, key/value cache, prefill, decode. Source: modelled.
+"""What an engine holds, how fast it answers when it is full, and what no engine can beat. Source: modelled.
 
-Layers with a window keep its tokens only; a layer that uses an earlier layer's keys and values keeps none of its own, so shared ones are
-counted once. Where one projection makes keys and values, its weight counts once, the cache holds both: keys are rotated, values are not.
-How requests meet in time (queueing, mixed lengths) is not in here.
+How requests meet in time (queueing, mixed lengths) is `serving_load.py`.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import floor
 
-from crossmesh.plan.efficiency import IDEAL, Efficiency, efficiency
+from crossmesh.plan.batching import Chunk, Limits, Step
+from crossmesh.plan.efficiency import efficiency
+from crossmesh.plan.kv import KvBytes, kv_bytes
 from crossmesh.plan.lengths import causal_pairs
-from crossmesh.plan.links import all_reduce_s
 from crossmesh.plan.serving_point import ServingPoint
+from crossmesh.plan.serving_step import StepCost, expert_bytes, needed_bytes, replicated_bytes, step_cost
 
-_WORKSPACE_TOKENS = 8192
-"""Tokens that one pass of the engine computes at most: what its activations are sized for (vLLM's max_num_batched_tokens)."""
-
-
-@dataclass(frozen=True)
-class KvBytes:
-    """Key/value cache on one chip."""
-
-    global_per_token: float
-    """Of all layers that see everything, for each token of a sequence."""
-    sliding_per_token: float
-    """Of all layers with a window, for each token within it."""
-    window: int
-    """The largest window; 0 without such layers."""
-
-    def sequence(self, tokens: int) -> float:
-        """Bytes of a sequence of `tokens`."""
-        return tokens * self.global_per_token + min(tokens, self.window) * self.sliding_per_token
-
-
-def kv_bytes(point: ServingPoint) -> KvBytes:
-    """The cache's bytes; heads that are fewer than ranks are held by several."""
-    sums = {0: 0.0, 1: 0.0}
-    for work in point.model.layers:
-        layer = work.layer
-        if layer.kv_from is None:
-            heads = max(1.0, layer.kv_heads / point.tp)
-            sums[1 if layer.window else 0] += work.count * 2 * heads * layer.head_dim * point.kv_width
-    return KvBytes(sums[0], sums[1], max(work.layer.window for work in point.model.layers))
+_NO_LIMIT = 1 << 31
+"""Tokens of a sequence in a model whose layers all have windows."""
 
 
 def weight_bytes(point: ServingPoint) -> float:
@@ -50,16 +24,9 @@ def weight_bytes(point: ServingPoint) -> float:
     return point.width * total + replicated_bytes(point)
 
 
-def replicated_bytes(point: ServingPoint) -> float:
-    """What a chip holds of key/value projections beyond an even share."""
-    more = 0.0
-    for work in point.model.layers:
-        layer = work.layer
-        if layer.kv_from is None and layer.kv_heads < point.tp:
-            projections = 1 if layer.shared_kv else 2
-            share = layer.kv_dim / point.tp
-            more += work.count * projections * point.architecture.hidden * (layer.head_dim - share)
-    return point.width * more
+def usable_bytes(point: ServingPoint) -> float:
+    """Memory of a chip that the engine may fill."""
+    return point.chip.hbm_bytes * min(point.memory_share, efficiency(point.slice.device).usable_hbm)
 
 
 @dataclass(frozen=True)
@@ -74,6 +41,8 @@ class EngineForecast:
     kv: KvBytes
     sequences: int
     """Sequences of prompt and answer that fit at once; 0: not one."""
+    longest: int
+    """Tokens of the longest single sequence that fits: `serve.max_model_len` may not be more."""
     batch: int
     """Those that are answered at once: by memory, `serve.max_num_seqs` and `plan.requests`."""
     prefill_s: float
@@ -82,35 +51,33 @@ class EngineForecast:
     """One token of every sequence of the batch, half of the answers written."""
     decode_limiter: str
     tokens_per_s: float
-    """Answers' tokens, prefill included: each sequence is prefilled while the others wait."""
+    """Answers' tokens of a full engine, prefill included: each sequence is prefilled while the others wait."""
     ttft_bound_s: float
-    """No engine can answer sooner from a cold cache: all products of the prompt at peak, or all weights read once."""
+    """No engine can answer sooner from a cold cache."""
 
 
 def engine_forecast(point: ServingPoint) -> EngineForecast:
     """Plan the engine at the stated efficiencies of its chips."""
-    factors = efficiency(point.slice.device)
-    kv, weights = kv_bytes(point), weight_bytes(point)
-    workspace = _workspace(point)
-    room = point.chip.hbm_bytes * min(point.memory_share, factors.usable_hbm) - weights - workspace
+    cost = step_cost(point, efficiency(point.slice.device))
+    kv, weights, workspace = kv_bytes(point), weight_bytes(point), _workspace(point)
+    room = usable_bytes(point) - weights - workspace
     sequences = max(0, floor(room / kv.sequence(point.prompt + point.output)))
     batch = min(sequences, point.max_num_seqs, point.requests or point.max_num_seqs)
-    prefill = prefill_s(point, point.prompt, factors)
-    context = point.prompt + point.output // 2
-    parts = decode_parts(point, max(batch, 1), context, factors)
-    decode = max(parts["weights"] + parts["cache"], parts["products"]) + parts["collectives"]
-    rate = batch * point.output / (batch * prefill + point.output * decode) if batch else 0.0
+    prefill = prefill_s(cost, point.prompt, point.step_tokens)
+    middle = decode_step(kv.window, max(batch, 1), point.prompt + point.output // 2)
+    decode, parts = cost.seconds(middle), cost.parts(middle)
     return EngineForecast(
         weights=weights,
         workspace=workspace,
         cache_room=room,
         kv=kv,
         sequences=sequences,
+        longest=_longest(kv, room),
         batch=batch,
         prefill_s=prefill,
         decode_s=decode,
         decode_limiter=max(parts, key=lambda name: parts[name]),
-        tokens_per_s=rate,
+        tokens_per_s=batch * point.output / (batch * prefill + point.output * decode) if batch else 0.0,
         ttft_bound_s=ttft_bound_s(point, point.prompt),
     )
 
@@ -123,42 +90,50 @@ def prefill_flops(point: ServingPoint, tokens: int) -> float:
     return total
 
 
-def ttft_bound_s(point: ServingPoint, tokens: int) -> float:
-    """Seconds below which no engine has the first token of a prompt of `tokens` that is not cached."""
-    peak = point.tp * (point.chip.peak(point.dtype) or point.chip.bfloat16)
-    return max(prefill_flops(point, tokens) / peak, weight_bytes(point) / point.chip.hbm_bytes_per_s)
+def ttft_bound_s(point: ServingPoint, tokens: int, cached: int = 0) -> float:
+    """Seconds below which no engine has the first token of a prompt of `tokens`: physics, without any efficiency factor.
+
+    All products of the prompt at the peak of all chips, or the weights that one token needs (a token's experts, not all) read once at the
+    full bandwidth. `cached` tokens are in the prefix cache: only what comes after them is computed, one token at least. A measured time to
+    first token below this bound is impossible, or the cache was warm.
+    """
+    if not 0 <= cached < tokens:
+        raise ValueError(f"cached={cached} is no part of a prompt of {tokens} tokens with one left to compute")
+    rest = prefill_flops(point, tokens) - (prefill_flops(point, cached) - prefill_flops(point, 0))
+    experts = point.architecture.experts
+    read = needed_bytes(point) + (expert_bytes(point) * experts.per_token / experts.count if experts else 0.0)
+    return max(rest / (point.tp * point.peak), read / point.chip.hbm_bytes_per_s)
 
 
-def prefill_s(point: ServingPoint, tokens: int, factors: Efficiency = IDEAL) -> float:
-    """Seconds of one prompt: products, or weights read once, and an all-reduce after attention and after the feed-forward."""
-    peak = point.tp * (point.chip.peak(point.dtype) or point.chip.bfloat16) * factors.matmul
-    products = prefill_flops(point, tokens) / peak
-    reading = weight_bytes(point) / (point.chip.hbm_bytes_per_s * factors.bandwidth)
-    return max(products, reading) + _collectives_s(point, tokens, factors)
+def prefill_s(cost: StepCost, tokens: int, step_tokens: int) -> float:
+    """Seconds of one prompt on an engine that computes nothing else, in parts of `step_tokens`."""
+    return sum(cost.seconds(Step(0, 0, 0, (chunk,))) for chunk in _chunks(tokens, step_tokens))
 
 
-def decode_parts(point: ServingPoint, batch: int, context: int, factors: Efficiency) -> dict[str, float]:
-    """Seconds of one token for each of `batch` sequences of `context` tokens: weights and cache read, products, collectives."""
-    bandwidth = point.chip.hbm_bytes_per_s * factors.bandwidth
-    peak = point.tp * (point.chip.peak(point.dtype) or point.chip.bfloat16) * factors.matmul
-    active = sum(work.count * work.active for work in point.model.layers) + point.architecture.vocab * point.architecture.hidden
-    return {
-        "weights": weight_bytes(point) / bandwidth,
-        "cache": batch * kv_bytes(point).sequence(context) / bandwidth,
-        "products": 2 * batch * active / peak,
-        "collectives": _collectives_s(point, batch, factors),
-    }
+def decode_step(window: int, batch: int, context: int) -> Step:
+    """The step that gives one token to each of `batch` sequences of `context` tokens."""
+    return Step(batch, batch * context, batch * min(context, window), ())
 
 
-def _collectives_s(point: ServingPoint, tokens: int, factors: Efficiency) -> float:
-    if point.tp == 1:
-        return 0.0
-    size = tokens * point.architecture.hidden * point.width
-    reduces = 2 * len(point.architecture.layers) + 1
-    return reduces * (all_reduce_s(point.chip, point.tp, size) / factors.link + factors.latency_s)
+def limits(point: ServingPoint, engine: EngineForecast) -> Limits:
+    """What bounds the steps of the engine."""
+    return Limits(point.step_tokens, point.max_num_seqs, engine.cache_room, engine.kv)
+
+
+def _chunks(tokens: int, step_tokens: int) -> Iterator[Chunk]:
+    for start in range(0, tokens, step_tokens):
+        yield Chunk(start, min(step_tokens, tokens - start))
+
+
+def _longest(kv: KvBytes, room: float) -> int:
+    """The tokens that fill `room`: keys and values of the window first, all further ones only in global layers."""
+    within = room / (kv.global_per_token + kv.sliding_per_token)
+    if within <= kv.window:
+        return max(0, floor(within))
+    return floor((room - kv.window * kv.sliding_per_token) / kv.global_per_token) if kv.global_per_token else _NO_LIMIT
 
 
 def _workspace(point: ServingPoint) -> float:
-    """Activations of one pass: the widest layer of `_WORKSPACE_TOKENS`, and logits of every sequence in float32."""
+    """Activations of one step: the widest layer of all its tokens, and logits of every sequence in float32."""
     widest = max(4 * point.architecture.hidden + (2 * work.ffn + 2 * work.layer.q_dim) / point.tp for work in point.model.layers)
-    return _WORKSPACE_TOKENS * widest * point.width + 4 * point.max_num_seqs * point.architecture.vocab
+    return point.step_tokens * widest * point.width + 4 * point.max_num_seqs * point.architecture.vocab

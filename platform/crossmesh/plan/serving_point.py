@@ -4,11 +4,15 @@ from dataclasses import dataclass
 
 from crossmesh.hardware.catalogue import Slice
 from crossmesh.hardware.chips import Chip
+from crossmesh.hardware.devices import Cpu, Gpu, Tpu
 from crossmesh.models.architecture import Architecture
 from crossmesh.plan.model import PlannedModel, find_architecture, planned_model
 from crossmesh.plan.point import WIDTHS
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.training import AUTO
+
+_GIB = 1 << 30
+_TPU_STEP_TOKENS = {"v6e": 1024, "v5e": 512, "v5p": 256}
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,8 @@ class ServingPoint:
     output: int
     requests: int
     """Answered at once; 0: as many as fit."""
+    step_tokens: int
+    """Tokens that one step computes at most."""
 
     @property
     def architecture(self) -> Architecture:
@@ -38,6 +44,11 @@ class ServingPoint:
     def chip(self) -> Chip:
         """The figures of a chip. Raises `InputError` where there are none."""
         return self.slice.figures
+
+    @property
+    def peak(self) -> float:
+        """Peak FLOP/s of a chip in the engine's dtype; that of bfloat16 where it is not published."""
+        return self.chip.peak(self.dtype) or self.chip.bfloat16
 
     @property
     def width(self) -> int:
@@ -66,4 +77,20 @@ def serving_point(spec: ExperimentSpec) -> ServingPoint:
         prompt=spec.plan.prompt_tokens,
         output=spec.plan.output_tokens,
         requests=spec.plan.requests,
+        step_tokens=spec.serve.max_num_batched_tokens or default_step_tokens(spec),
     )
+
+
+def default_step_tokens(spec: ExperimentSpec) -> int:
+    """What vLLM 0.32 sets `max_num_batched_tokens` to for a server (`EngineArgs.get_batch_defaults`), at most all sequences in full."""
+    device, most = spec.hardware.slice.device, spec.serve.max_num_seqs * spec.serve.max_model_len
+    match device:
+        case Cpu():
+            return min(2048 * spec.serve.tp, most)
+        case Tpu():
+            return min(_TPU_STEP_TOKENS.get(device.chip, 2048), most)
+        case Gpu():
+            memory = spec.hardware.slice.figures.hbm_bytes
+            if memory >= 160 * _GIB:
+                return min(16384, most)
+            return min(8192 if memory >= 70 * _GIB and "a100" not in device.chip else 2048, most)

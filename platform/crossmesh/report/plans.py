@@ -11,11 +11,13 @@ from rich.console import Console as RichConsole
 
 from crossmesh.console import Console
 from crossmesh.errors import InputError, RejectedError, require
+from crossmesh.plan.arrivals import load_of
 from crossmesh.plan.forecast import Forecast, forecast, pareto
 from crossmesh.plan.point import training_point
-from crossmesh.plan.record import PlanRecord, serving_record, training_record
+from crossmesh.plan.record import PlanRecord, training_record
 from crossmesh.plan.serving_forecast import serving_forecast
 from crossmesh.plan.serving_point import serving_point
+from crossmesh.plan.serving_record import serving_record
 from crossmesh.report.paper import show_paper
 from crossmesh.report.plan_files import write_plan
 from crossmesh.report.plan_table import print_plan
@@ -81,7 +83,8 @@ class Plans:
 
     def _planned(self, spec: ExperimentSpec, today: date) -> PlanRecord:
         if spec.plan.workload == "serve":
-            return serving_record(spec.name, serving_forecast(serving_point(spec), spec.plan, today))
+            load = load_of(spec.plan, spec.serve.max_model_len)
+            return serving_record(spec.name, serving_forecast(serving_point(spec), spec.plan, today, load))
         planned = forecast(training_point(spec), spec.plan, today)
         self._forecasts[len(self._records)] = planned
         return training_record(spec.name, planned)

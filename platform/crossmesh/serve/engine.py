@@ -115,7 +115,8 @@ def _kind(device: Device) -> str:
 
 def _common_arguments(spec: ExperimentSpec) -> dict[str, Any]:
     serve = spec.serve
-    return {
+    step = {"max_num_batched_tokens": serve.max_num_batched_tokens} if serve.max_num_batched_tokens else {}
+    return step | {
         "dtype": spec.model.dtype if serve.dtype == AUTO else serve.dtype,
         "kv_cache_dtype": serve.kv_cache_dtype,
         "max_model_len": serve.max_model_len,

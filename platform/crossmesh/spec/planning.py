@@ -46,11 +46,24 @@ class PlanSpec:
     loss_share: float = 1.0
     """Part of the tokens that carries loss: those of the assistant's turns."""
     prompt_tokens: int = 1024
-    """Prompt of a request (`serve`)."""
+    """Prompt of a request (`serve`), the mean with `prompt_p99_tokens`."""
     output_tokens: int = 512
-    """Answer of a request (`serve`)."""
+    """Answer of a request (`serve`), the mean with `output_p99_tokens`."""
+    prompt_p99_tokens: int = 0
+    """Length that 99 of 100 prompts do not exceed; 0: all are `prompt_tokens` long."""
+    output_p99_tokens: int = 0
+    """Length that 99 of 100 answers do not exceed; 0: all are `output_tokens` long."""
     requests: int = 0
     """Requests that are answered at once (`serve`); 0: as many as `serve.max_num_seqs` and the memory allow."""
+    qps: float = 0.0
+    """Requests that arrive each second (`serve`), at random times, or those of `trace` drawn closer or apart; 0: none are simulated, or
+    `trace` as it is."""
+    trace: str = ""
+    """CSV of requests to simulate (`serve`): a heading, then arrival time (a date, or seconds), tokens of the prompt, of the answer."""
+    duration: float = 600.0
+    """Seconds over which requests arrive; 0: all of `trace`."""
+    seed: int = 0
+    """Of arrivals and lengths."""
     report: str = ""
     """`paper` recomputes arXiv 2605.25645 instead of planning one point."""
 
@@ -67,5 +80,18 @@ class PlanSpec:
         require(self.prompt_tokens > 0, "plan.prompt_tokens", self.prompt_tokens, "a positive number")
         require(self.output_tokens > 0, "plan.output_tokens", self.output_tokens, "a positive number")
         require(self.requests >= 0, "plan.requests", self.requests, "0 for as many as fit, or a positive number")
+        self._check_load()
         ordered = not self.p99_tokens or self.p99_tokens >= self.mean_tokens
         require(ordered, "plan.p99_tokens", self.p99_tokens, f"plan.mean_tokens={self.mean_tokens:g} at least")
+
+    def _check_load(self) -> None:
+        """Check what is simulated."""
+        for name in ("prompt", "output"):
+            mean, p99 = getattr(self, f"{name}_tokens"), getattr(self, f"{name}_p99_tokens")
+            require(not p99 or p99 >= mean, f"plan.{name}_p99_tokens", p99, f"0, or plan.{name}_tokens={mean} at least")
+        require(self.qps >= 0, "plan.qps", self.qps, "0 (not set) or a positive number of requests a second")
+        require(self.seed >= 0, "plan.seed", self.seed, "zero or more")
+        whole = self.duration > 0 or (self.duration == 0 and bool(self.trace or not self.qps))
+        require(whole, "plan.duration", self.duration, "a positive number of seconds, or 0 with plan.trace")
+        simulated = self.qps or self.trace
+        require(not (simulated and self.requests), "plan.requests", self.requests, "0 with plan.qps or plan.trace")

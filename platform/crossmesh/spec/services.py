@@ -25,6 +25,8 @@ class ServeSpec:
     that an engine without any takes none later either."""
     max_model_len: int = 512
     max_num_seqs: int = 16
+    max_num_batched_tokens: int = 0
+    """Tokens that one step of the engine computes at most, of answers and of parts of prompts; 0: vLLM's default for the accelerator."""
     dtype: str = AUTO
     """Compute dtype of the engine; `auto` is `model.dtype`."""
     kv_cache_dtype: str = AUTO
@@ -48,6 +50,9 @@ class ServeSpec:
         require(0 <= self.port < 65536, "serve.port", self.port, "0 (any free port) to 65535")
         require(self.max_model_len >= 8, "serve.max_model_len", self.max_model_len, "at least 8 tokens")
         require(self.max_num_seqs > 0, "serve.max_num_seqs", self.max_num_seqs, "a positive number")
+        step = self.max_num_batched_tokens
+        enough = step == 0 or step >= self.max_num_seqs
+        require(enough, "serve.max_num_batched_tokens", step, f"0 (vLLM's default), or serve.max_num_seqs={self.max_num_seqs} at least")
         require(self.kv_cache_gib > 0, "serve.kv_cache_gib", self.kv_cache_gib, "a positive number of GiB")
         require(0 < self.gpu_memory_utilization <= 1, "serve.gpu_memory_utilization", self.gpu_memory_utilization, "over 0, up to 1")
         require(self.max_loras >= 0, "serve.max_loras", self.max_loras, "0 (as many as serve.adapters) or more")

@@ -8,7 +8,7 @@ import pytest
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.plan.exact import Replication, broken_rules, broken_serving_rules, replications
-from crossmesh.plan.serving import replicated_bytes
+from crossmesh.plan.serving_step import replicated_bytes
 from crossmesh.spec.training import ModelSpec
 from plan_points import paper_engine, paper_point
 

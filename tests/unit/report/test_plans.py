@@ -12,8 +12,9 @@ from rich.console import Console
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.plan.forecast import forecast
-from crossmesh.plan.record import PlanRecord, serving_record, training_record
+from crossmesh.plan.record import PlanRecord, training_record
 from crossmesh.plan.serving_forecast import serving_forecast
+from crossmesh.plan.serving_record import serving_record
 from crossmesh.report.plan_files import write_plan
 from crossmesh.report.plan_table import plan_csv, print_plan
 from crossmesh.report.plans import labels_of, plan_json
