@@ -12,6 +12,7 @@ from crossmesh.files import write_json, write_text
 from crossmesh.plan.record import PlanRecord
 from crossmesh.report.charts import PAGE, PAPER, png, svg
 from crossmesh.report.plan_charts import draw_memory, draw_pareto, draw_scaling, priced, scaled, shown_in_memory
+from crossmesh.report.plan_loads import CAPTION, COLUMNS, draw_loads, load_cells, loaded, rated
 from crossmesh.report.plan_table import plan_cells, plan_columns, plan_csv
 
 _WIDTH = 1000
@@ -38,6 +39,9 @@ def write_plan(
     for name, caption, draw, height in _charts(records):
         (folder / f"{name}.png").write_bytes(png(partial(draw, records=records, palette=PAPER), _WIDTH, height))
         figures.append((caption, svg(partial(draw, records=records, palette=PAGE), _WIDTH, height, name)))
+    if loads := loaded(records):
+        lines = tuple((one.label or one.hardware, *load_cells(one)) for one in loads)
+        sheets = (*sheets, Sheet(CAPTION, ("", *COLUMNS), lines))
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -57,4 +61,6 @@ def _charts(records: Sequence[PlanRecord]) -> list[tuple[str, str, _Draw, int]]:
         charts.append(("memory", "Memory of a chip by kind", draw_memory, 140 + 34 * len(shown)))
     if scaled(records):
         charts.append(("scaling", "Speed over chips", draw_scaling, 380))
+    if rated(records):
+        charts.append(("loads", "Latency over requests", draw_loads, 420))
     return charts

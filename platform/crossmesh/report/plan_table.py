@@ -9,6 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from crossmesh.plan.record import PlanRecord
+from crossmesh.report.plan_loads import load_table, loaded
+from crossmesh.report.units import number_text, time_text
 
 _GIB = 1 << 30
 _COLUMNS = ("fits", "HBM GiB", "step", "tokens/s", "MFU", "hours", "USD", "USD/1M tokens", "limiter", "source")
@@ -34,6 +36,17 @@ _CSV = (
     "rejected_because",
     "nearest",
 )
+_CSV_LOADS = (
+    "load_qps",
+    *(f"{name}_seconds_{part}" for name in ("ttft", "tpot", "e2e") for part in ("mean", "p50", "p90", "p99")),
+    "load_requests",
+    "load_batch",
+    "load_most_waiting",
+    "load_preemptions",
+    "load_busy_share",
+    "most_qps",
+    "most_tokens_per_s",
+)
 
 
 def plan_cells(one: PlanRecord) -> tuple[str, ...]:
@@ -41,7 +54,7 @@ def plan_cells(one: PlanRecord) -> tuple[str, ...]:
     return (
         "yes" if one.fits else "no",
         f"{one.hbm_bytes_per_chip / _GIB:.1f} / {(one.hbm_available_bytes or 0) / _GIB:.1f}" if one.hbm_bytes_per_chip else "",
-        _time(one.step_seconds),
+        time_text(one.step_seconds),
         f"{one.tokens_per_s:,.0f}" if one.tokens_per_s else "",
         f"{one.mfu:.1%}" if one.mfu else "",
         f"{one.hours:.2f}" if one.hours is not None else "",
@@ -65,6 +78,8 @@ def print_plan(title: str, records: Sequence[PlanRecord], notes: Sequence[str], 
 def render_plan(title: str, records: Sequence[PlanRecord], notes: Sequence[str]) -> RenderableType:
     """Return it as something rich can print; all text from outside is literal."""
     parts: list[RenderableType] = [_one(title, records[0]) if len(records) == 1 else _many(title, records)]
+    if len(records) > 1 and loaded(records):
+        parts.append(load_table(records))
     if any(one.pareto for one in records):
         parts.append(Text("* Pareto front of time against price of a token"))
     for one in records:
@@ -95,11 +110,11 @@ def _one(title: str, record: PlanRecord) -> Table:
     lines = dict(zip(_COLUMNS, plan_cells(record), strict=True))
     lines = {"hardware": record.hardware, **lines}
     lines |= {f"memory: {name.replace('_', ' ')}": f"{size / _GIB:.2f} GiB" for name, size in record.memory.items()}
-    lines |= {f"time: {name.replace('_', ' ')}": _time(seconds) for name, seconds in record.phases.items() if seconds}
+    lines |= {f"time: {name.replace('_', ' ')}": time_text(seconds) for name, seconds in record.phases.items() if seconds}
     for name, value in (record.serving or {}).items():
-        lines[name.replace("_", " ")] = _time(value) if "seconds" in name else f"{value:,.0f}"
+        lines[name.replace("_", " ")] = time_text(value) if "seconds" in name else number_text(value)
     if record.step_seconds_bound and not record.serving:
-        lines["physical lower bound"] = _time(record.step_seconds_bound)
+        lines["physical lower bound"] = time_text(record.step_seconds_bound)
     for name, value in (record.unit_prices or {}).items():
         lines[name.replace("_", " ")] = f"{value:.4g}"
     for name, text in lines.items():
@@ -112,12 +127,7 @@ def plan_csv(records: Sequence[PlanRecord]) -> str:
     """One line a point."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(_CSV)
-    writer.writerows([getattr(one, name) for name in _CSV] for one in records)
+    loads = _CSV_LOADS if loaded(records) else ()
+    writer.writerow(_CSV + loads)
+    writer.writerows([*(getattr(one, name) for name in _CSV), *((one.serving or {}).get(name) for name in loads)] for one in records)
     return stream.getvalue()
-
-
-def _time(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    return f"{seconds:.3g} s" if seconds >= 0.1 else f"{seconds * 1000:.3g} ms"

@@ -1,0 +1,96 @@
+"""How loads of requests fare on planned engines: a line a load, and latency over the rate of requests. Shows; computes nothing."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from crossmesh.plan.record import PlanRecord
+from crossmesh.report.charts import Palette
+from crossmesh.report.units import number_text, time_text
+
+CAPTION = "Requests, simulated"
+COLUMNS = (
+    "requests/s",
+    "TTFT p50",
+    "TTFT p99",
+    "TPOT p50",
+    "TPOT p99",
+    "answer p50",
+    "answer p99",
+    "tokens/s",
+    "batch",
+    "most waiting",
+    "preempted",
+    "sustained requests/s",
+)
+_TIMES = ("ttft_seconds_p50", "ttft_seconds_p99", "tpot_seconds_p50", "tpot_seconds_p99", "e2e_seconds_p50", "e2e_seconds_p99")
+
+
+def loaded(records: Sequence[PlanRecord]) -> list[PlanRecord]:
+    """Those with a simulated load."""
+    return [one for one in records if one.serving and "load_requests" in one.serving]
+
+
+def load_cells(record: PlanRecord) -> tuple[str, ...]:
+    """The cells of `COLUMNS` of a loaded record."""
+    values = record.serving or {}
+    return (
+        number_text(values["load_qps"]) if "load_qps" in values else "all at once",
+        *(time_text(values.get(name)) for name in _TIMES),
+        number_text(record.tokens_per_s or 0.0),
+        number_text(values["load_batch"]),
+        number_text(values["load_most_waiting"]),
+        number_text(values["load_preemptions"]),
+        number_text(values["most_qps"]),
+    )
+
+
+def load_table(records: Sequence[PlanRecord]) -> Table:
+    """A line a loaded record."""
+    table = Table(title=Text(CAPTION), title_justify="left")
+    table.add_column("", overflow="fold")
+    for column in COLUMNS:
+        table.add_column(column, justify="right")
+    for one in loaded(records):
+        table.add_row(Text(one.label), *(Text(cell) for cell in load_cells(one)))
+    return table
+
+
+def rated(records: Sequence[PlanRecord]) -> dict[str, list[PlanRecord]]:
+    """By what sets engines apart: their loads at several rates, slowest first. Engines with one rate alone have no line."""
+    engines: dict[str, list[PlanRecord]] = {}
+    for one in loaded(records):
+        if "load_qps" in (one.serving or {}):
+            name = " ".join(part for part in one.label.split() if not part.startswith("plan.qps=")) or one.hardware
+            engines.setdefault(name, []).append(one)
+    return {name: sorted(found, key=_rate) for name, found in engines.items() if len({_rate(one) for one in found}) > 1}
+
+
+def draw_loads(figure: Any, records: Sequence[PlanRecord], palette: Palette) -> None:
+    """Time to the first token and per token over requests a second: medians as lines, 99th percentiles dashed, one colour an engine."""
+    for axis, (key, title) in zip(
+        figure.subplots(1, 2), (("ttft", "time to the first token, s"), ("tpot", "time per token after it, s")), strict=True
+    ):
+        for number, (name, found) in enumerate(rated(records).items()):
+            color = palette.series[1 + number % (len(palette.series) - 1)]
+            for part, style in (("p50", "o-"), ("p99", "o--")):
+                points = [(_rate(one), (one.serving or {}).get(f"{key}_seconds_{part}")) for one in found]
+                drawn = [(rate, value) for rate, value in points if value is not None]
+                axis.plot(
+                    [rate for rate, _ in drawn],
+                    [value for _, value in drawn],
+                    style,
+                    color=color,
+                    markersize=4,
+                    label=f"{name}, {part}" if key == "ttft" else None,
+                )
+        axis.set_xlabel("requests/s")
+        axis.set_ylabel(title)
+        axis.set_yscale("log")
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, labelcolor=palette.ink)
+
+
+def _rate(record: PlanRecord) -> float:
+    return (record.serving or {})["load_qps"]

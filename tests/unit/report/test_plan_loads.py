@@ -1,0 +1,78 @@
+"""What is shown of loads: percentiles in table, CSV and page, and one line an engine over its rates."""
+
+import csv
+import io
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from crossmesh.plan.arrivals import load_of
+from crossmesh.plan.record import PlanRecord
+from crossmesh.plan.serving_forecast import serving_forecast
+from crossmesh.plan.serving_record import serving_record
+from crossmesh.report.plan_files import write_plan
+from crossmesh.report.plan_loads import load_cells, rated
+from crossmesh.report.plan_table import plan_csv, print_plan
+from crossmesh.report.units import number_text, time_text
+from crossmesh.spec.planning import PlanSpec
+from plan_points import paper_engine
+
+
+@pytest.fixture(scope="module")
+def records() -> list[PlanRecord]:
+    point = paper_engine(prompt=512, output=64)
+    found = []
+    for qps in (4.0, 1.0):
+        plan = PlanSpec(workload="serve", qps=qps, duration=20.0, prompt_tokens=512, output_tokens=64)
+        planned = serving_forecast(point, plan, date(2026, 6, 1), load_of(plan, point.max_model_len))
+        found.append(serving_record(f"plan.qps={qps:g} serve.tp=8", planned))
+    return [*found, serving_record("idle", serving_forecast(point, PlanSpec(workload="serve"), date(2026, 6, 1)))]
+
+
+def test_a_sweep_over_rates_has_a_line_a_load(records: list[PlanRecord]) -> None:
+    console = Console(width=220, record=True, file=io.StringIO())
+    print_plan("plan", records, [], console)
+    shown = console.export_text()
+    assert "Requests, simulated" in shown
+    assert shown.count("plan.qps=4 serve.tp=8") == 2
+    assert shown.count("idle") == 1
+    assert load_cells(records[0])[0] == "4"
+    assert load_cells(records[0])[1] == time_text(records[0].serving["ttft_seconds_p50"])
+
+
+def test_one_load_is_shown_with_its_engine(records: list[PlanRecord]) -> None:
+    console = Console(width=120, record=True, file=io.StringIO())
+    print_plan("plan", records[:1], [], console)
+    shown = console.export_text()
+    assert "ttft seconds p99" in shown
+    assert "most qps" in shown
+
+
+def test_engines_are_joined_over_their_rates(records: list[PlanRecord]) -> None:
+    assert {name: [one.serving["load_qps"] for one in found] for name, found in rated(records).items()} == {"serve.tp=8": [1.0, 4.0]}
+    assert rated(records[1:]) == {}
+
+
+def test_csv_has_the_percentiles_where_there_are_loads(records: list[PlanRecord]) -> None:
+    rows = list(csv.DictReader(io.StringIO(plan_csv(records))))
+    assert float(rows[0]["ttft_seconds_p99"]) == records[0].serving["ttft_seconds_p99"]
+    assert rows[2]["ttft_seconds_p99"] == ""
+    assert "ttft_seconds_p99" not in next(csv.reader(io.StringIO(plan_csv(records[2:]))))
+
+
+def test_the_page_holds_the_loads(records: list[PlanRecord], tmp_path: Path) -> None:
+    named = [replace(records[0], label="<one>"), records[1]]
+    page = write_plan("plan", named, [], {}, tmp_path).read_text()
+    assert "<h2>Requests, simulated</h2>" in page
+    assert page.count("&lt;one&gt;") >= 2
+    assert "<one>" not in page
+    write_plan("plan", records, [], {}, tmp_path)
+    assert (tmp_path / "loads.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_numbers_are_short() -> None:
+    assert [number_text(value) for value in (0.12345, 4.0, 99.96, 20480.4)] == ["0.123", "4", "100", "20,480"]
+    assert [time_text(value) for value in (None, 0.0123456, 12.3456)] == ["", "12.3 ms", "12.3 s"]
