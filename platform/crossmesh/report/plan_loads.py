@@ -26,6 +26,18 @@ COLUMNS = (
     "sustained requests/s",
 )
 _TIMES = ("ttft_seconds_p50", "ttft_seconds_p99", "tpot_seconds_p50", "tpot_seconds_p99", "e2e_seconds_p50", "e2e_seconds_p99")
+LOAD_FIGURES = (
+    "load_qps",
+    *(f"{name}_seconds_{part}" for name in ("ttft", "tpot", "e2e") for part in ("mean", "p50", "p90", "p99")),
+    "load_requests",
+    "load_batch",
+    "load_most_waiting",
+    "load_preemptions",
+    "load_busy_share",
+    "most_qps",
+    "most_tokens_per_s",
+)
+"""Keys of a record's `serving` that only a loaded one has."""
 
 
 def loaded(records: Sequence[PlanRecord]) -> list[PlanRecord]:
@@ -70,25 +82,22 @@ def rated(records: Sequence[PlanRecord]) -> dict[str, list[PlanRecord]]:
 
 def draw_loads(figure: Any, records: Sequence[PlanRecord], palette: Palette) -> None:
     """Time to the first token and per token over requests a second: medians as lines, 99th percentiles dashed, one colour an engine."""
-    for axis, (key, title) in zip(
-        figure.subplots(1, 2), (("ttft", "time to the first token, s"), ("tpot", "time per token after it, s")), strict=True
-    ):
+    axes = figure.subplots(1, 2)
+    for axis, key, title in zip(axes, ("ttft", "tpot"), ("time to the first token, s", "time per token after it, s"), strict=True):
         for number, (name, found) in enumerate(rated(records).items()):
             color = palette.series[1 + number % (len(palette.series) - 1)]
             for part, style in (("p50", "o-"), ("p99", "o--")):
                 points = [(_rate(one), (one.serving or {}).get(f"{key}_seconds_{part}")) for one in found]
                 drawn = [(rate, value) for rate, value in points if value is not None]
-                axis.plot(
-                    [rate for rate, _ in drawn],
-                    [value for _, value in drawn],
-                    style,
-                    color=color,
-                    markersize=4,
-                    label=f"{name}, {part}" if key == "ttft" else None,
-                )
+                label = f"{name}, {part}" if key == "ttft" else None
+                axis.plot([rate for rate, _ in drawn], [value for _, value in drawn], style, color=color, markersize=4, label=label)
         axis.set_xlabel("requests/s")
         axis.set_ylabel(title)
-        axis.set_yscale("log")
+        axis.set_xlim(left=0)
+    axes[0].set_yscale("log")
+    axes[0].yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes[0].minorticks_off()
+    axes[1].set_ylim(bottom=0)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, labelcolor=palette.ink)
 
 
