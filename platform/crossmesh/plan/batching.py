@@ -115,7 +115,7 @@ class Served:
     waiting: int
     """Most requests that waited at once."""
     queued_until_s: float
-    """When the last request that had to wait left the queue: until then there was always, or again, one waiting."""
+    """When the last request that had to wait was begun."""
 
 
 @dataclass(eq=False, slots=True)

@@ -5,6 +5,7 @@ from datetime import date
 
 import pytest
 
+from crossmesh.hardware.catalogue import find_slice
 from crossmesh.plan.arrivals import Load, load_of
 from crossmesh.plan.batching import Answer, Request
 from crossmesh.plan.serving import engine_forecast, ttft_bound_s
@@ -68,6 +69,15 @@ def test_the_record_holds_the_percentiles() -> None:
     assert record.serving["load_qps"] == 2.0
     assert record.tokens_per_s == fared.load.tokens_per_s
     assert "load_qps" not in serving_record("x", serving_forecast(point, PlanSpec(workload="serve"), TODAY)).serving
+
+
+def test_a_burst_on_gpus_is_what_the_paper_measured() -> None:
+    # arXiv 2605.25645, 2xH100: 64 prompts of 128 tokens at once, 256 tokens each: 3,158 tokens/s, first token 475 ms, then 18.4 ms a token.
+    point = paper_engine(slice=find_slice("gpu_2xh100"), tp=2, prompt=128, output=256)
+    fared = load_forecast(point, engine_forecast(point), Load((Request(0.0, 128, 256),) * 64, None, ()))
+    assert fared.tokens_per_s == pytest.approx(3158, rel=0.15)
+    assert fared.ttft.mean == pytest.approx(0.475, rel=0.15)
+    assert fared.tpot.mean == pytest.approx(0.0184, rel=0.15)
 
 
 def test_percentiles_lie_between_neighbours() -> None:
