@@ -25,8 +25,8 @@ def main() -> None:
     def run(job: Job[PlanKeys]) -> None:
         plans.add(job.spec, job.keys.output, job.keys.folder)
 
-    run_job("plan", PlanKeys, run, Path(__file__).resolve().parents[1] / "conf", plans.refuse)
-    plans.finish(" ".join(["python jobs/plan.py", *sys.argv[1:]]))
+    with plans.collecting(" ".join(["python jobs/plan.py", *sys.argv[1:]])):
+        run_job("plan", PlanKeys, run, Path(__file__).resolve().parents[1] / "conf", plans.refuse)
 
 
 if __name__ == "__main__":

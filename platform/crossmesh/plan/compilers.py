@@ -44,7 +44,7 @@ def worth_compiling(mode: str, planned: Sequence[Forecast], served: Callable[[Po
     possible = [one for one in planned if one.figures and served(one.point)]
     if mode == "auto" and len(planned) > 1:
         possible = best_on_tpu(possible)
-    return [one for one in possible if one.figures and one.figures.compiled is None]
+    return [one for one in possible if one.uncompiled]
 
 
 def best_on_tpu(planned: Sequence[Forecast]) -> list[Forecast]:

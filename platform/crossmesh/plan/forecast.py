@@ -32,6 +32,13 @@ class Forecast:
     """For a rejected point, the overrides of the nearest one that fits; empty where none was found."""
     price: Price | None
     warnings: tuple[str, ...]
+    calibration: Calibration | None = None
+    """Of the step's time."""
+
+    @property
+    def uncompiled(self) -> bool:
+        """Whether it keeps the rules and no compiler has said what it needs."""
+        return self.figures is not None and self.figures.compiled is None
 
     @property
     def fits(self) -> bool:
@@ -115,8 +122,8 @@ def forecast(
             f"A step needs {found.hbm_bytes / GIB:.1f} GiB on each chip ({found.hbm_source}); of {point.chip.hbm_bytes / GIB:.1f} GiB "
             f"a program can have {usable_bytes(point) / GIB:.1f}. Most of it: {_largest(found)}."
         )
-        return Forecast(point, found, (reason,), nearest(point), price, warnings)
-    return _within_budget(Forecast(point, found, (), "", price, warnings), plan)
+        return Forecast(point, found, (reason,), nearest(point), price, warnings, calibration)
+    return _within_budget(Forecast(point, found, (), "", price, warnings, calibration), plan)
 
 
 def _within_budget(planned: Forecast, plan: PlanSpec) -> Forecast:

@@ -1,13 +1,14 @@
 """Plans runs with everything that is known on this machine beside their specs: kept answers of compilers, and what own runs measured."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
 from crossmesh.console import Console
+from crossmesh.errors import CrossmeshError
 from crossmesh.plan.calibration import Calibration, own_calibrations
 from crossmesh.plan.compiled import TpuCompiler
-from crossmesh.plan.compilers import Compiler
+from crossmesh.plan.compilers import Compiler, worth_compiling
 from crossmesh.plan.exact import broken_rules
 from crossmesh.plan.figures import Compiled
 from crossmesh.plan.forecast import Forecast, forecast
@@ -36,6 +37,25 @@ class Planner:
     def answered(self, point: Point, compiled: Compiled | None) -> Forecast:
         """The forecast of `point` with this answer of its compiler."""
         return forecast(point, self.plan, self.today, compiled, self.calibrations.get((point.chip.name, point.backend)))
+
+    def compiled(self, forecasts: Sequence[Forecast], say: Callable[[str], None]) -> Iterator[tuple[int, Forecast]]:
+        """Have those points compiled or traced that are worth it, and yield each anew with its place in `forecasts`, as it is done.
+
+        `say` hears why one could not be: no compiler here, or one that refuses the step.
+        """
+        places = {id(one): place for place, one in enumerate(forecasts)}
+        for one in worth_compiling(self.plan.compile, forecasts, lambda point: self.compiler(point) is not None):
+            compiler = self.compiler(one.point)
+            if compiler is None:
+                continue
+            try:
+                reason = compiler.missing()
+                if reason:
+                    say(reason)
+                else:
+                    yield places[id(one)], self.answered(one.point, compiler.compile(one.point))
+            except CrossmeshError as error:
+                say(f"Not compiled: {error}")
 
     def compiler(self, point: Point) -> Compiler | None:
         """The compiler for the hardware and backend of `point`; None where there is none."""

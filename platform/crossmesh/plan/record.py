@@ -13,6 +13,8 @@ class PlanRecord:
 
     label: str
     """What sets it apart from the other points of its sweep."""
+    swept: dict[str, str] = field(default_factory=dict)
+    """The same by key."""
     workload: str = ""
     hardware: str = ""
     chips: int = 0
@@ -47,6 +49,8 @@ class PlanRecord:
     """What a compiler or a trace says of one micro-batch on one chip (`plan.figures.Compiled`)."""
     agreement: dict[str, float | None] | None = None
     """The model's memory, FLOP and seconds over the compiler's."""
+    calibration: dict[str, Any] | None = None
+    """What own runs measured over the model's step time; the factor is in `step_seconds`."""
     warnings: tuple[str, ...] = ()
     pareto: bool = False
     """No other point of the sweep beats it in both time and price of a token."""
@@ -97,6 +101,7 @@ def training_record(label: str, planned: Forecast) -> PlanRecord:
         unit_prices=asdict(planned.unit) if planned.unit else None,
         compiled=asdict(figures.compiled) if figures and figures.compiled else None,
         agreement=asdict(figures.agreement) if figures and figures.agreement else None,
+        calibration=asdict(planned.calibration) if planned.calibration else None,
         warnings=planned.warnings,
     )
 
@@ -106,3 +111,23 @@ def price_json(price: Price | None) -> dict[str, Any] | None:
     if price is None:
         return None
     return {**asdict(price), "read": price.read.isoformat() if price.read else None}
+
+
+_METRICS = (
+    "hbm_bytes_per_chip",
+    "hbm_available_bytes",
+    "step_seconds",
+    "step_seconds_bound",
+    "tokens_per_s",
+    "mfu",
+    "hours",
+    "usd",
+    "usd_per_million_tokens",
+)
+
+
+def plan_metrics(one: PlanRecord) -> dict[str, float]:
+    """The figures of a plan as metrics of a run; what is not known is left out."""
+    found = {f"plan/{name}": getattr(one, name) for name in _METRICS}
+    serving = {f"plan/{name}": value for name, value in (one.serving or {}).items()}
+    return {name: float(value) for name, value in {**found, **serving}.items() if value is not None} | {"plan/fits": float(one.fits)}

@@ -10,9 +10,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from crossmesh.files import write_json, write_text
 from crossmesh.plan.record import PlanRecord
+from crossmesh.report import plan_compiled, plan_loads
 from crossmesh.report.charts import PAGE, PAPER, png, svg
 from crossmesh.report.plan_charts import draw_memory, draw_pareto, draw_scaling, priced, scaled, shown_in_memory
-from crossmesh.report.plan_loads import CAPTION, COLUMNS, draw_loads, load_cells, loaded, rated
 from crossmesh.report.plan_table import plan_cells, plan_columns, plan_csv
 
 _WIDTH = 1000
@@ -39,17 +39,32 @@ def write_plan(
     for name, caption, draw, height in _charts(records):
         (folder / f"{name}.png").write_bytes(png(partial(draw, records=records, palette=PAPER), _WIDTH, height))
         figures.append((caption, svg(partial(draw, records=records, palette=PAGE), _WIDTH, height, name)))
-    if loads := loaded(records):
-        lines = tuple((one.label or one.hardware, *load_cells(one)) for one in loads)
-        sheets = (*sheets, Sheet(CAPTION, ("", *COLUMNS), lines))
+    sheets = (*_sheets(records), *sheets)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     page = environment.get_template("plan.html.jinja").render(
-        title=title, columns=plan_columns(), rows=[(one, plan_cells(one)) for one in records], figures=figures, notes=notes, sheets=sheets
+        title=title,
+        columns=plan_columns(),
+        rows=[(one, plan_cells(one)) for one in records],
+        figures=figures,
+        notes=notes,
+        sheets=sheets,
     )
     write_text(folder / "plan.html", page)
     return folder / "plan.html"
+
+
+def _sheets(records: Sequence[PlanRecord]) -> list[Sheet]:
+    """What compilers say of the points, and how loads fare on them."""
+    sheets = []
+    if said := plan_compiled.compiled(records):
+        lines = tuple((one.label, *plan_compiled.compiled_cells(one)) for one in said)
+        sheets.append(Sheet(plan_compiled.CAPTION, ("", *plan_compiled.COLUMNS), lines))
+    if loads := plan_loads.loaded(records):
+        lines = tuple((one.label or one.hardware, *plan_loads.load_cells(one)) for one in loads)
+        sheets.append(Sheet(plan_loads.CAPTION, ("", *plan_loads.COLUMNS), lines))
+    return sheets
 
 
 def _charts(records: Sequence[PlanRecord]) -> list[tuple[str, str, _Draw, int]]:
@@ -61,6 +76,6 @@ def _charts(records: Sequence[PlanRecord]) -> list[tuple[str, str, _Draw, int]]:
         charts.append(("memory", "Memory of a chip by kind", draw_memory, 140 + 34 * len(shown)))
     if scaled(records):
         charts.append(("scaling", "Speed over chips", draw_scaling, 380))
-    if rated(records):
-        charts.append(("loads", "Latency over requests", draw_loads, 420))
+    if plan_loads.rated(records):
+        charts.append(("loads", "Latency over requests", plan_loads.draw_loads, 420))
     return charts

@@ -2,18 +2,22 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from crossmesh.plan.record import PlanRecord
-from crossmesh.report.plan_loads import load_table, loaded
+from crossmesh.report.plan_compiled import compiled, compiled_lines, compiled_table
+from crossmesh.report.plan_loads import LOAD_FIGURES, load_table, loaded
 from crossmesh.report.units import number_text, time_text
 
 _GIB = 1 << 30
-_COLUMNS = ("fits", "HBM GiB", "step", "tokens/s", "MFU", "hours", "USD", "USD/1M tokens", "limiter", "source")
+_COLUMNS = ("fits", "HBM GiB", "HBM by", "step", "step by", "tokens/s", "MFU", "hours", "USD", "USD/1M tokens", "limiter")
+_LEFT = ("fits", "HBM by", "step by", "limiter")
+_SPARED = ("MFU", "HBM by", "limiter", "hours", "step", "step by")
+"""Columns that a narrow terminal does without, in this order."""
 _CSV = (
     "label",
     "workload",
@@ -36,32 +40,30 @@ _CSV = (
     "rejected_because",
     "nearest",
 )
-_CSV_LOADS = (
-    "load_qps",
-    *(f"{name}_seconds_{part}" for name in ("ttft", "tpot", "e2e") for part in ("mean", "p50", "p90", "p99")),
-    "load_requests",
-    "load_batch",
-    "load_most_waiting",
-    "load_preemptions",
-    "load_busy_share",
-    "most_qps",
-    "most_tokens_per_s",
-)
+_CSV_INSIDE = {
+    "calibration": ("factor",),
+    "compiled": ("hbm_bytes", "flops", "bytes", "seconds", "by"),
+    "agreement": ("memory", "flops", "seconds"),
+    "serving": LOAD_FIGURES,
+}
+"""Figures within a record's own mappings."""
 
 
 def plan_cells(one: PlanRecord) -> tuple[str, ...]:
-    """The cells of `_COLUMNS`."""
+    """The cells of `plan_columns`."""
+    factor = f" x {one.calibration['factor']:.2f}" if one.calibration and one.step_source == "modelled" else ""
     return (
         "yes" if one.fits else "no",
         f"{one.hbm_bytes_per_chip / _GIB:.1f} / {(one.hbm_available_bytes or 0) / _GIB:.1f}" if one.hbm_bytes_per_chip else "",
+        one.hbm_source or "",
         time_text(one.step_seconds),
+        f"{one.step_source}{factor}" if one.step_source else "",
         f"{one.tokens_per_s:,.0f}" if one.tokens_per_s else "",
         f"{one.mfu:.1%}" if one.mfu else "",
         f"{one.hours:.2f}" if one.hours is not None else "",
         f"{one.usd:.2f}" if one.usd is not None else "",
         f"{one.usd_per_million_tokens:.3f}" if one.usd_per_million_tokens is not None else "",
         (one.limiter or "").replace("_", " "),
-        one.step_source or "",
     )
 
 
@@ -71,17 +73,13 @@ def plan_columns() -> tuple[str, ...]:
 
 
 def print_plan(title: str, records: Sequence[PlanRecord], notes: Sequence[str], console: Console) -> None:
-    """Print the table, the reasons of what is rejected, and the notes."""
-    console.print(render_plan(title, records, notes))
+    """Print the table, what compilers say, the reasons of what is rejected, and the notes."""
+    console.print(render_plan(title, records, notes, console.width))
 
 
-def render_plan(title: str, records: Sequence[PlanRecord], notes: Sequence[str]) -> RenderableType:
-    """Return it as something rich can print; all text from outside is literal."""
-    parts: list[RenderableType] = [_one(title, records[0]) if len(records) == 1 else _many(title, records)]
-    if len(records) > 1 and loaded(records):
-        parts.append(load_table(records))
-    if any(one.pareto for one in records):
-        parts.append(Text("* Pareto front of time against price of a token"))
+def render_plan(title: str, records: Sequence[PlanRecord], notes: Sequence[str], width: int) -> RenderableType:
+    """Return it as something rich can print on `width` columns; all text from outside is literal."""
+    parts: list[RenderableType] = [_one(title, records[0])] if len(records) == 1 else _many(title, records, width)
     for one in records:
         if one.rejected_because:
             parts.append(Text(f"{one.label}: {one.rejected_because}", style="red"))
@@ -91,26 +89,56 @@ def render_plan(title: str, records: Sequence[PlanRecord], notes: Sequence[str])
     return Group(*parts)
 
 
-def _many(title: str, records: Sequence[PlanRecord]) -> Table:
-    """A line a point."""
+def _many(title: str, records: Sequence[PlanRecord], width: int) -> list[RenderableType]:
+    """A line a point: what is swept, and its figures."""
+    swept = list(dict.fromkeys(key for one in records for key in one.swept))
+    rows = [
+        {**{key: one.swept.get(key, "") for key in swept}, **dict(zip(_COLUMNS, plan_cells(one), strict=True))}
+        if swept
+        else {"": one.label, **dict(zip(_COLUMNS, plan_cells(one), strict=True))}
+        for one in records
+    ]
+    headings = {key: key.rpartition(".")[2] if key in swept else key for key in rows[0]}
+    spared = _spared(headings, rows, width)
     table = Table(title=Text(title), title_justify="left")
-    table.add_column("", overflow="fold")
-    for column in _COLUMNS:
-        table.add_column(column, justify="left" if column in ("fits", "limiter", "source") else "right")
-    for one in records:
-        mark = "* " if one.pareto else ""
+    table.add_column("")
+    for key in rows[0]:
+        if key not in spared:
+            table.add_column(Text(headings[key]), justify="left" if key in (*_LEFT, *swept, "") else "right", overflow="fold")
+    for one, row in zip(records, rows, strict=True):
         style = "bold" if one.pareto else "" if one.fits else "dim"
-        table.add_row(Text(f"{mark}{one.label}"), *(Text(cell) for cell in plan_cells(one)), style=style)
-    return table
+        cells = [Text(cell) for key, cell in row.items() if key not in spared]
+        table.add_row("*" if one.pareto else "", *cells, style=style)
+    parts: list[RenderableType] = [table]
+    if any(one.pareto for one in records):
+        parts.append(Text("* Pareto front of time against price of a token"))
+    if spared:
+        parts.append(Text(f"Left out for want of width, and in plan.csv: {', '.join(spared)}"))
+    if compiled(records):
+        parts.append(compiled_table(records))
+    if loaded(records):
+        parts.append(load_table(records))
+    return parts
+
+
+def _spared(headings: Mapping[str, str], rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
+    """Columns to leave out so that the rest has room."""
+    sizes = {key: 3 + max(len(heading), *(len(row[key]) for row in rows)) for key, heading in headings.items()}
+    spared: list[str] = []
+    for key in _SPARED:
+        if 5 + sum(size for name, size in sizes.items() if name not in spared) <= width:
+            break
+        spared.append(key)
+    return spared
 
 
 def _one(title: str, record: PlanRecord) -> Table:
     """All that is known of one point, a line a figure."""
     table = Table(title=Text(title), title_justify="left", show_header=False)
-    lines = dict(zip(_COLUMNS, plan_cells(record), strict=True))
-    lines = {"hardware": record.hardware, **lines}
+    lines = {"hardware": record.hardware, **dict(zip(_COLUMNS, plan_cells(record), strict=True))}
     lines |= {f"memory: {name.replace('_', ' ')}": f"{size / _GIB:.2f} GiB" for name, size in record.memory.items()}
     lines |= {f"time: {name.replace('_', ' ')}": time_text(seconds) for name, seconds in record.phases.items() if seconds}
+    lines |= compiled_lines(record)
     for name, value in (record.serving or {}).items():
         lines[name.replace("_", " ")] = time_text(value) if "seconds" in name else number_text(value)
     if record.step_seconds_bound and not record.serving:
@@ -125,9 +153,10 @@ def _one(title: str, record: PlanRecord) -> Table:
 
 def plan_csv(records: Sequence[PlanRecord]) -> str:
     """One line a point."""
+    inside = [(group, name) for group, names in _CSV_INSIDE.items() for name in names]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    loads = _CSV_LOADS if loaded(records) else ()
-    writer.writerow(_CSV + loads)
-    writer.writerows([*(getattr(one, name) for name in _CSV), *((one.serving or {}).get(name) for name in loads)] for one in records)
+    writer.writerow([*_CSV, *(f"{group}_{name}" for group, name in inside)])
+    for one in records:
+        writer.writerow([*(getattr(one, name) for name in _CSV), *((getattr(one, group) or {}).get(name) for group, name in inside)])
     return stream.getvalue()

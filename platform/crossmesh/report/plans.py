@@ -1,18 +1,20 @@
-"""Collects the points of a plan, one or a whole sweep, and presents them: table, JSON, files, exit code."""
+"""Collects the points of a plan, one or a whole sweep, has some compiled, and presents them: table, JSON, files, MLflow, exit code."""
 
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
-from datetime import UTC, date, datetime
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console as RichConsole
 
-from crossmesh.console import Console
-from crossmesh.errors import InputError, RejectedError, require
+from crossmesh.console import Console, Stage
+from crossmesh.errors import CrossmeshError, InputError, RejectedError, require
 from crossmesh.plan.arrivals import load_of
-from crossmesh.plan.forecast import Forecast, forecast, pareto
+from crossmesh.plan.forecast import Forecast, pareto
+from crossmesh.plan.planner import Planner, own_planner
 from crossmesh.plan.point import training_point
 from crossmesh.plan.record import PlanRecord, training_record
 from crossmesh.plan.serving_forecast import serving_forecast
@@ -20,11 +22,24 @@ from crossmesh.plan.serving_point import serving_point
 from crossmesh.plan.serving_record import serving_record
 from crossmesh.report.paper import show_paper
 from crossmesh.report.plan_files import write_plan
+from crossmesh.report.plan_runs import log_plan
 from crossmesh.report.plan_table import print_plan
-from crossmesh.spec.compose import sweep_overrides
+from crossmesh.spec.compose import INTERRUPTED, sweep_overrides, sweep_size
 from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.track.client import TrackingError
+from crossmesh.track.tracker import Tracker
 
-_NOT_COMPILED = "Figures are modelled: crossmesh does not compile or trace the step yet."
+
+@dataclass(frozen=True)
+class _Point:
+    """One planned point: a run's forecast, or what else is known of it."""
+
+    overrides: tuple[str, ...]
+    planned: Forecast | PlanRecord
+
+    @property
+    def record(self) -> PlanRecord:
+        return self.planned if isinstance(self.planned, PlanRecord) else training_record("", self.planned)
 
 
 class Plans:
@@ -32,77 +47,159 @@ class Plans:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._records: list[PlanRecord] = []
-        self._forecasts: dict[int, Forecast] = {}
-        self._overrides: list[tuple[str, ...]] = []
+        self._points: list[_Point] = []
+        self._notes: list[str] = []
         self._spec: ExperimentSpec | None = None
+        self._planner: Planner | None = None
+        self._tracker: Tracker | None = None
         self._output = "table"
         self._folder = ""
+        self._stage = Stage(RichConsole(stderr=True, highlight=False))
+
+    @contextmanager
+    def collecting(self, command: str) -> Iterator[None]:
+        """Collect within the block, then show, write and log the plan; after Ctrl-C what there is of it.
+
+        Ends the process with 3 when the point, or all of a sweep, is rejected, or when a budget is exceeded. `command` is what was typed.
+        """
+        try:
+            yield
+        except SystemExit as ended:
+            self._stage.close()
+            if ended.code == INTERRUPTED and self._points:
+                self._finish(command, interrupted=True)
+            raise
+        self._stage.close()
+        try:
+            self._finish(command, interrupted=self._compile())
+        except CrossmeshError as error:
+            sys.stderr.write(f"crossmesh: {error}\n")
+            sys.exit(error.exit_code)
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
 
     def add(self, spec: ExperimentSpec, output: str, folder: str) -> None:
         """Plan `spec`; in a sweep it is one of its points."""
-        today = datetime.now(UTC).date()
         if spec.plan.report == "paper":
             require(sweep_overrides() is None, "plan.report", spec.plan.report, "once, without -m")
-            show_paper(today, Path(folder or spec.storage.path / "plans" / "paper"), output)
+            show_paper(datetime.now(UTC).date(), Path(folder or spec.storage.path / "plans" / "paper"), output)
             return
         self._spec, self._output, self._folder = spec, output, folder
-        self._overrides.append(sweep_overrides() or ())
-        self._records.append(self._planned(spec, today))
+        self._points.append(_Point(sweep_overrides() or (), self._planned(spec)))
+        self._count()
 
     def refuse(self, error: InputError) -> bool:
         """Take a point of a sweep that cannot even be described; outside a sweep it is the user's mistake."""
         overrides = sweep_overrides()
         if overrides is None:
             return False
-        self._overrides.append(overrides)
-        self._records.append(PlanRecord(label="", rejected_because=str(error)))
+        self._points.append(_Point(overrides, PlanRecord(label="", rejected_because=str(error))))
+        self._count()
         return True
 
-    def finish(self, command: str) -> None:
-        """Show and write the plan; exit 3 when the point, or all of the sweep, is rejected, or a budget is exceeded."""
+    def _count(self) -> None:
+        if size := sweep_size():
+            self._stage.progress("points", len(self._points), max(size, len(self._points)))
+
+    def _planned(self, spec: ExperimentSpec) -> Forecast | PlanRecord:
+        planner = replace(self._opened(spec), plan=spec.plan)
+        if spec.plan.workload == "serve":
+            load = load_of(spec.plan, spec.serve.max_model_len)
+            return serving_record(spec.name, serving_forecast(serving_point(spec), spec.plan, planner.today, load))
+        point = training_point(spec)
+        planned, compiler = planner.planned(point), planner.compiler(point)
+        if spec.plan.compile == "always" and planned.uncompiled and compiler and compiler.missing():
+            raise InputError(f"plan.compile=always: {compiler.missing()}")
+        return planned
+
+    def _opened(self, spec: ExperimentSpec) -> Planner:
+        """The planner, with own runs from MLflow; when that is away the plan says so and goes on."""
+        if self._planner is None:
+            try:
+                self._tracker = Tracker(spec.tracking, spec.storage)
+                self._planner = own_planner(spec, self._tracker)
+            except TrackingError as error:
+                self._notes.append(f"Neither calibrated by own runs nor logged. {error}")
+                self._tracker, self._planner = None, own_planner(spec)
+        return self._planner
+
+    def _compile(self) -> bool:
+        """Have what is worth it compiled or traced; returns whether that was interrupted."""
+        if self._planner is None or self._spec is None:
+            return False
+        planner = replace(self._planner, plan=self._spec.plan)
+        places = [place for place, one in enumerate(self._points) if isinstance(one.planned, Forecast)]
+        forecasts = [one.planned for one in self._points if isinstance(one.planned, Forecast)]
+        try:
+            for index, again in planner.compiled(forecasts, self._notes.append):
+                self._points[places[index]] = replace(self._points[places[index]], planned=again)
+        except KeyboardInterrupt:
+            return True
+        return False
+
+    def _finish(self, command: str, *, interrupted: bool) -> None:
         spec = self._spec
         if spec is None:
-            if self._records:
-                sys.stderr.write("\n".join(one.rejected_because or "" for one in self._records) + "\n")
+            if self._points:
+                sys.stderr.write("\n".join(one.record.rejected_because or "" for one in self._points) + "\n")
                 sys.exit(RejectedError.exit_code)
             return
-        records = self._labelled()
+        records = self._labelled(spec)
         over = _over_budget(records, spec) if len(records) > 1 else ""
-        notes = [*dict.fromkeys(warning for one in records for warning in one.warnings), *([over] if over else []), _NOT_COMPILED]
+        notes = self._all_notes(records, over, interrupted=interrupted)
         values = plan_json(spec.name, records, notes, command)
+        title = f"{spec.name}: plan"
         folder = Path(self._folder or spec.storage.path / "plans" / f"{spec.name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}")
-        page = write_plan(f"{spec.name}: plan", records, notes, values, folder)
+        write_plan(title, records, notes, values, folder)
+        values["run_id"] = self._logged(spec, records, folder, command, "KILLED" if interrupted else "FINISHED")
         console = Console()
-        console.finish(lambda: print_plan(f"{spec.name}: plan", records, notes, RichConsole(highlight=False)), values, self._output)
-        console.say(f"files of the plan: {page.parent}")
+        console.finish(lambda: print_plan(title, records, notes, RichConsole(highlight=False)), values, self._output)
+        console.say(f"files of the plan: {folder}")
+        if interrupted:
+            sys.exit(INTERRUPTED)
         if over or not any(one.fits for one in records):
             if self._output == "json":
                 sys.stderr.write((over or records[0].rejected_because or "") + "\n")
             sys.exit(RejectedError.exit_code)
 
-    def _planned(self, spec: ExperimentSpec, today: date) -> PlanRecord:
-        if spec.plan.workload == "serve":
-            load = load_of(spec.plan, spec.serve.max_model_len)
-            return serving_record(spec.name, serving_forecast(serving_point(spec), spec.plan, today, load))
-        planned = forecast(training_point(spec), spec.plan, today)
-        self._forecasts[len(self._records)] = planned
-        return training_record(spec.name, planned)
-
-    def _labelled(self) -> list[PlanRecord]:
+    def _labelled(self, spec: ExperimentSpec) -> list[PlanRecord]:
         """The records with what differs between them as their labels, and the front marked."""
-        front = {id(one) for one in pareto(list(self._forecasts.values()))} if len(self._records) > 1 else set()
-        labels = labels_of(self._overrides)
+        forecasts = [one.planned for one in self._points if isinstance(one.planned, Forecast)]
+        front = {id(one) for one in pareto(forecasts)} if len(self._points) > 1 else set()
+        labels = labels_of([one.overrides for one in self._points])
         return [
-            replace(record, label=label or record.label, pareto=id(self._forecasts.get(index)) in front)
-            for index, (record, label) in enumerate(zip(self._records, labels, strict=True))
+            replace(one.record, label=" ".join(label) or spec.name, swept=_by_key(label), pareto=id(one.planned) in front)
+            for one, label in zip(self._points, labels, strict=True)
         ]
 
+    def _all_notes(self, records: Sequence[PlanRecord], over: str, *, interrupted: bool) -> list[str]:
+        notes = [*(warning for one in records for warning in one.warnings), *map(_price_note, records), *self._notes, over]
+        if interrupted:
+            size = sweep_size()
+            planned = f"{len(records)} of {size} points are planned" if size else "the point is planned"
+            notes.append(f"Interrupted: {planned}; what was compiled is kept. The same command continues.")
+        return [note for note in dict.fromkeys(notes) if note]
 
-def labels_of(overrides: Sequence[tuple[str, ...]]) -> list[str]:
+    def _logged(self, spec: ExperimentSpec, records: Sequence[PlanRecord], folder: Path, command: str, status: str) -> str | None:
+        """The id of the plan's MLflow run; None when it could not be logged, which is said."""
+        if self._tracker is None:
+            return None
+        try:
+            shared = _by_key(sorted(set.intersection(*(set(one.overrides) for one in self._points))))
+            return log_plan(self._tracker, spec, records, shared, folder, command, status)
+        except TrackingError as error:
+            Console().say(str(error))
+            return None
+
+
+def labels_of(overrides: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """For each point the overrides that not all of them share."""
     shared = set(overrides[0]).intersection(*overrides[1:]) if len(overrides) > 1 else set(overrides[0]) if overrides else set()
-    return [" ".join(one for one in own if one not in shared) for own in overrides]
+    return [tuple(one for one in own if one not in shared) for own in overrides]
+
+
+def _by_key(overrides: Sequence[str]) -> dict[str, str]:
+    return dict(override.partition("=")[::2] for override in overrides)
 
 
 def plan_json(name: str, records: Sequence[PlanRecord], notes: Sequence[str], command: str) -> dict[str, Any]:
@@ -119,6 +216,15 @@ def plan_json(name: str, records: Sequence[PlanRecord], notes: Sequence[str], co
         "notes": list(notes),
         "command": command,
     }
+
+
+def _price_note(one: PlanRecord) -> str:
+    """Where the price of a point is from."""
+    price = one.price
+    if price is None:
+        return ""
+    where, when = f" in {price['region']}" if price["region"] else "", price["read"] or "no date"
+    return f"{one.hardware}: {price['usd_per_hour']:.2f} USD/h {price['kind']}{where}, from {price['source']}, {when}."
 
 
 def _over_budget(records: Sequence[PlanRecord], spec: ExperimentSpec) -> str:

@@ -5,6 +5,7 @@ translated here, once, into `InputError`s that name the key, the value, what is 
 """
 
 import atexit
+import math
 import os
 import re
 import shutil
@@ -110,6 +111,17 @@ def sweep_overrides() -> tuple[str, ...] | None:
     """What the command line of this point of a sweep (`-m`) sets; None outside a sweep."""
     config = HydraConfig.get()
     return tuple(config.overrides.task) if config.mode == RunMode.MULTIRUN else None
+
+
+def sweep_size() -> int | None:
+    """Points of the sweep that the command line asks for; None outside a sweep, or where only Hydra can tell."""
+    given = [argument for argument in sys.argv[1:] if "=" in argument and not argument.startswith("-")]
+    if HydraConfig.get().mode != RunMode.MULTIRUN:
+        return None
+    swept = [one for one in OverridesParser.create().parse_overrides(given) if one.is_sweep_override()]
+    if not all(one.is_choice_sweep() or one.is_range_sweep() for one in swept):
+        return None
+    return math.prod(len(list(one.sweep_string_iterator())) for one in swept)
 
 
 def register(verb: str, keys: type[Any]) -> None:

@@ -37,8 +37,8 @@ def test_a_sweep_over_rates_has_a_line_a_load(records: list[PlanRecord]) -> None
     print_plan("plan", records, [], console)
     shown = console.export_text()
     assert "Requests, simulated" in shown
-    assert shown.count("plan.qps=4 serve.tp=8") == 2
-    assert shown.count("idle") == 1
+    assert shown.partition("Requests, simulated")[2].count("plan.qps=4 serve.tp=8") == 1
+    assert "idle" not in shown.partition("Requests, simulated")[2]
     assert load_cells(records[0])[0] == "4"
     assert load_cells(records[0])[1] == time_text(records[0].serving["ttft_seconds_p50"])
 
@@ -56,11 +56,10 @@ def test_engines_are_joined_over_their_rates(records: list[PlanRecord]) -> None:
     assert rated(records[1:]) == {}
 
 
-def test_csv_has_the_percentiles_where_there_are_loads(records: list[PlanRecord]) -> None:
+def test_csv_has_the_percentiles(records: list[PlanRecord]) -> None:
     rows = list(csv.DictReader(io.StringIO(plan_csv(records))))
-    assert float(rows[0]["ttft_seconds_p99"]) == records[0].serving["ttft_seconds_p99"]
-    assert rows[2]["ttft_seconds_p99"] == ""
-    assert "ttft_seconds_p99" not in next(csv.reader(io.StringIO(plan_csv(records[2:]))))
+    assert float(rows[0]["serving_ttft_seconds_p99"]) == records[0].serving["ttft_seconds_p99"]
+    assert rows[2]["serving_ttft_seconds_p99"] == ""
 
 
 def test_the_page_holds_the_loads(records: list[PlanRecord], tmp_path: Path) -> None:
@@ -69,7 +68,7 @@ def test_the_page_holds_the_loads(records: list[PlanRecord], tmp_path: Path) -> 
     assert "<h2>Requests, simulated</h2>" in page
     assert page.count("&lt;one&gt;") >= 2
     assert "<one>" not in page
-    write_plan("plan", records, [], {}, tmp_path)
+    assert "mathdefault" not in write_plan("plan", records, [], {}, tmp_path).read_text()
     assert (tmp_path / "loads.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -34,8 +34,8 @@ def records() -> list[PlanRecord]:
 
 
 def test_labels_are_what_differs() -> None:
-    assert labels_of([("a=1", "b=1", "c=1"), ("a=1", "b=2", "c=1")]) == ["b=1", "b=2"]
-    assert labels_of([("a=1",)]) == [""]
+    assert labels_of([("a=1", "b=1", "c=1"), ("a=1", "b=2", "c=1")]) == [("b=1",), ("b=2",)]
+    assert labels_of([("a=1",)]) == [()]
     assert labels_of([]) == []
 
 
