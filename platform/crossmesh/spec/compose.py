@@ -119,9 +119,10 @@ def sweep_size() -> int | None:
     if HydraConfig.get().mode != RunMode.MULTIRUN:
         return None
     swept = [one for one in OverridesParser.create().parse_overrides(given) if one.is_sweep_override()]
-    if not all(one.is_choice_sweep() or one.is_range_sweep() for one in swept):
+    try:
+        return math.prod(len(list(one.sweep_string_iterator())) for one in swept)
+    except HydraException:  # A pattern, whose options only Hydra's own loader knows.
         return None
-    return math.prod(len(list(one.sweep_string_iterator())) for one in swept)
 
 
 def register(verb: str, keys: type[Any]) -> None:

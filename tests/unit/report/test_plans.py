@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -11,12 +12,15 @@ from rich.console import Console
 
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
+from crossmesh.plan.calibration import Calibration
+from crossmesh.plan.figures import Compiled
 from crossmesh.plan.forecast import forecast
 from crossmesh.plan.record import PlanRecord, training_record
 from crossmesh.plan.serving_forecast import serving_forecast
 from crossmesh.plan.serving_record import serving_record
+from crossmesh.report.plan_compiled import compiled_cells
 from crossmesh.report.plan_files import write_plan
-from crossmesh.report.plan_table import plan_csv, print_plan
+from crossmesh.report.plan_table import plan_cells, plan_columns, plan_csv, print_plan
 from crossmesh.report.plans import labels_of, plan_json
 from crossmesh.spec.planning import PlanSpec
 from plan_points import paper_engine, paper_point
@@ -76,3 +80,36 @@ def test_files_hold_the_plan_and_escape_it(records: list[PlanRecord], tmp_path: 
     assert page.count("<svg ") == 2
     assert {path.name for path in tmp_path.iterdir()} == {"plan.json", "plan.csv", "plan.html", "pareto.png", "memory.png"}
     assert (tmp_path / "memory.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_each_figure_names_its_source_and_the_model_stands_beside_the_compiler(records: list[PlanRecord]) -> None:
+    answer = Compiled("libtpu 1, jax 2", 20 * 2**30, {"arguments": 20.0 * 2**30}, 2e14, 1e12, 0.5, extrapolated=True)
+    calibration = Calibration("v5p", "jax", 1.25, 1.0, 1.5, 3)
+    planned = forecast(paper_point(), PlanSpec(), TODAY, answer, calibration)
+    one = training_record("tp=4", planned)
+    cells = dict(zip(plan_columns(), plan_cells(one), strict=True))
+    assert (cells["HBM GiB"], cells["HBM by"], cells["step by"]) == ("20.0 / 92.1", "compiled", "modelled x 1.25")
+    memory, ratio, flops, *_, by = compiled_cells(one)
+    assert (memory, flops, by) == ("20.0", "2e+14", "libtpu 1, jax 2, extrapolated from small depths")
+    assert float(ratio) == pytest.approx(records[1].hbm_bytes_per_chip / (20 * 2**30), abs=0.005)
+    row = next(csv.DictReader(io.StringIO(plan_csv([one]))))
+    assert (row["calibration_factor"], row["compiled_seconds"], row["hbm_source"]) == ("1.25", "0.5", "compiled")
+    shown = printed([one, records[1]], 200)
+    assert "libtpu 1, jax 2" in shown
+    assert "compiled: FLOP of a micro-batch" in printed([one], 120)
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_is_told_where_they_are(records: list[PlanRecord]) -> None:
+    swept = [replace(one, swept={"hardware": "tpu_v5p_8", "mesh.tp": str(index)}) for index, one in enumerate(records)]
+    wide, narrow = printed(swept, 160), printed(swept, 80)
+    assert "MFU" in wide
+    assert "Left out" not in wide
+    assert "Left out for want of width, and in plan.csv: MFU, HBM by" in narrow
+    assert max(map(len, narrow.splitlines())) <= 80
+    assert "tpu_v5p_8" in narrow
+
+
+def printed(records: list[PlanRecord], width: int) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    print_plan("plan", records, [], console)
+    return console.export_text()

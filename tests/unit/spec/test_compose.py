@@ -2,13 +2,15 @@
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
 
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.spec.compose import JobKeys, compose_spec, run_job
+from crossmesh.spec.compose import JobKeys, compose_spec, run_job, sweep_size
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import StorageSpec
 from crossmesh.spec.training import BatchSpec
@@ -220,3 +222,20 @@ def test_ranks_and_alphas_by_module_are_maps_of_any_names():
     spec = compose_spec(CONF, "lora.rank_pattern={layers.0.self_attn.q_proj:8,o_proj:2}", "lora.alpha_pattern={up_proj:3}")
     assert spec.lora.rank_pattern == {"layers.0.self_attn.q_proj": 8, "o_proj": 2}
     assert spec.lora.alpha_pattern == {"up_proj": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("typed", "mode", "size"),
+    [
+        (["-m", "a=1,2,3", "b=range(0,4)", "c=x", "d='1,2'"], RunMode.MULTIRUN, 12),
+        (["-m", "a=[1,2]"], RunMode.MULTIRUN, 1),
+        (["-m", "experiment=glob(*)"], RunMode.MULTIRUN, None),
+        (["a=1,2"], RunMode.RUN, None),
+    ],
+)
+def test_the_size_of_a_sweep_is_known_before_it_starts(
+    typed: list[str], mode: RunMode, size: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["jobs/plan.py", *typed])
+    monkeypatch.setattr("crossmesh.spec.compose.HydraConfig", SimpleNamespace(get=lambda: SimpleNamespace(mode=mode)))
+    assert sweep_size() == size
