@@ -27,6 +27,7 @@ from crossmesh.plan.forecast import Forecast
 from crossmesh.plan.gate import gate_point
 from crossmesh.plan.planner import own_planner
 from crossmesh.plan.point import training_point
+from crossmesh.plan.record import plan_metrics, training_record
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.fingerprint import Record, ScienceFacts, science_record, system_record, trial_identity
 from crossmesh.track.provenance import gather_provenance
@@ -209,6 +210,8 @@ def _open_run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder
     run_id = tracker.start(spec.backend_name, "train", parent=parent, identity=prepared.identity, params=spec)
     tracker.records(run_id, prepared.science.contents, prepared.system.contents)
     tracker.artifact_json(run_id, "records/spec.json", asdict(spec))
+    if prepared.planned:  # Beside what is measured.
+        tracker.metrics(run_id, plan_metrics(training_record(spec.name, prepared.planned)), 0)
     if trained_by := _kept_provenance(folder):  # The trial's run was lost: what was trained before keeps saying by what.
         tracker.artifact_json(run_id, _PROVENANCE_ARTIFACT, trained_by)
     else:
