@@ -32,7 +32,7 @@ class Compiler(Protocol):
 
 
 def worth_compiling(mode: str, planned: Sequence[Forecast], served: Callable[[Point], bool]) -> list[Forecast]:
-    """Of the planned points those that are to be compiled or traced now; those that have an answer are not.
+    """Of the planned points those that are to be compiled or traced now; a stale answer is none only with `always`.
 
     Args:
         mode: `plan.compile`.
@@ -42,9 +42,13 @@ def worth_compiling(mode: str, planned: Sequence[Forecast], served: Callable[[Po
     if mode == "never":
         return []
     possible = [one for one in planned if one.figures and served(one.point)]
-    if mode == "auto" and len(planned) > 1:
-        possible = best_on_tpu(possible)
-    return [one for one in possible if one.uncompiled]
+    if mode == "always":
+        return [one for one in possible if one.uncompiled or _stale(one)]
+    return [one for one in (best_on_tpu(possible) if len(planned) > 1 else possible) if one.uncompiled]
+
+
+def _stale(one: Forecast) -> bool:
+    return bool(one.figures and one.figures.compiled and one.figures.compiled.warnings)
 
 
 def best_on_tpu(planned: Sequence[Forecast]) -> list[Forecast]:

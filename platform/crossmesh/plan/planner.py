@@ -14,6 +14,7 @@ from crossmesh.plan.figures import Compiled
 from crossmesh.plan.forecast import Forecast, forecast
 from crossmesh.plan.point import Point
 from crossmesh.plan.store import Store
+from crossmesh.plan.traced import GpuTrace
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.planning import PlanSpec
 from crossmesh.track.tracker import Tracker
@@ -67,6 +68,8 @@ def own_planner(spec: ExperimentSpec, tracker: Tracker | None = None) -> Planner
 
     Raises `TrackingError` when the tracking store cannot be reached.
     """
-    store = Store(spec.storage.path / "cache" / "plan", spec.plan.answers)
+    cache, console = spec.storage.path / "cache", Console()
+    store = Store(cache / "plan", spec.plan.answers)
+    compilers = (TpuCompiler(store, console), GpuTrace(store, console, cache))
     calibrations = own_calibrations(tracker) if tracker and spec.plan.calibrate else {}
-    return Planner(spec.plan, datetime.now(UTC).date(), (TpuCompiler(store, Console()),), calibrations)
+    return Planner(spec.plan, datetime.now(UTC).date(), compilers, calibrations)

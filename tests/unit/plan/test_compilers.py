@@ -48,4 +48,7 @@ def test_always_is_every_point_that_keeps_the_rules(planned: Forecast) -> None:
     broken = forecast(paper_point(slice=find_slice("tpu_v6e_8"), mesh=MeshShape(1, 1, 8)), PlanSpec(), date(2026, 6, 1))
     too_big = forecast(paper_point(micro=8, remat="none"), PlanSpec(), date(2026, 6, 1))
     assert not too_big.fits
-    assert worth_compiling("always", [planned, broken, too_big], lambda point: True) == [planned, too_big]
+    stale = replace(planned, figures=figures(planned.point, replace(ANSWER, warnings=("stale",))))
+    answered = replace(planned, figures=figures(planned.point, ANSWER))
+    assert worth_compiling("always", [planned, broken, too_big, stale, answered], lambda point: True) == [planned, too_big, stale]
+    assert worth_compiling("auto", [stale], lambda point: True) == []
