@@ -55,7 +55,8 @@ def probed_model(request: pytest.FixtureRequest, jax_cache: Path) -> Path:
     family = request.param.partition("_")[0]
     model = fetch_model(ModelSpec(family=family, weights=f"random://tiny_{request.param}@0"), jax_cache)
     kept = reference_folder(jax_cache / "probes", model.weights_digest)
-    kept.mkdir(parents=True)
-    np.save(kept / "tokens.npy", probe_tokens(read_architecture(model.path).vocab))
-    main(model.path, kept)
+    if not kept.exists():
+        kept.mkdir(parents=True)
+        np.save(kept / "tokens.npy", probe_tokens(read_architecture(model.path).vocab))
+        main(model.path, kept)
     return model.path
