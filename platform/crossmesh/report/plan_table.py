@@ -8,15 +8,17 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from crossmesh.plan.figures import MODELLED
 from crossmesh.plan.record import PlanRecord
 from crossmesh.report.plan_compiled import compiled, compiled_lines, compiled_table
 from crossmesh.report.plan_loads import LOAD_FIGURES, load_table, loaded
 from crossmesh.report.units import number_text, time_text
 
 _GIB = 1 << 30
-_COLUMNS = ("fits", "HBM GiB", "HBM by", "step", "step by", "tokens/s", "MFU", "hours", "USD", "USD/1M tokens", "limiter")
-_LEFT = ("fits", "HBM by", "step by", "limiter")
-_SPARED = ("MFU", "HBM by", "limiter", "hours", "step", "step by")
+_SOURCE = "source of HBM / step"
+_COLUMNS = ("fits", "HBM GiB", "step", "tokens/s", "MFU", "hours", "USD", "USD/1M tokens", "limiter", _SOURCE)
+_LEFT = ("fits", "limiter", _SOURCE)
+_SPARED = ("MFU", "limiter", "hours", "step", "USD")
 """Columns that a narrow terminal does without, in this order."""
 _CSV = (
     "label",
@@ -51,20 +53,26 @@ _CSV_INSIDE = {
 
 def plan_cells(one: PlanRecord) -> tuple[str, ...]:
     """The cells of `plan_columns`."""
-    factor = f" x {one.calibration['factor']:.2f}" if one.calibration and one.step_source == "modelled" else ""
     return (
         "yes" if one.fits else "no",
         f"{one.hbm_bytes_per_chip / _GIB:.1f} / {(one.hbm_available_bytes or 0) / _GIB:.1f}" if one.hbm_bytes_per_chip else "",
-        one.hbm_source or "",
         time_text(one.step_seconds),
-        f"{one.step_source}{factor}" if one.step_source else "",
         f"{one.tokens_per_s:,.0f}" if one.tokens_per_s else "",
         f"{one.mfu:.1%}" if one.mfu else "",
         f"{one.hours:.2f}" if one.hours is not None else "",
         f"{one.usd:.2f}" if one.usd is not None else "",
         f"{one.usd_per_million_tokens:.3f}" if one.usd_per_million_tokens is not None else "",
         (one.limiter or "").replace("_", " "),
+        _source(one),
     )
+
+
+def _source(one: PlanRecord) -> str:
+    """Of the memory and of the step's time, once where they are the same; with the factor that own runs put on the time."""
+    if one.hbm_source is None or one.step_source is None:
+        return ""
+    factor = f" x {one.calibration['factor']:.2f}" if one.calibration and one.step_source == MODELLED else ""
+    return one.hbm_source if one.hbm_source == one.step_source and not factor else f"{one.hbm_source} / {one.step_source}{factor}"
 
 
 def plan_columns() -> tuple[str, ...]:
@@ -123,7 +131,8 @@ def _many(title: str, records: Sequence[PlanRecord], width: int) -> list[Rendera
 
 def _spared(headings: Mapping[str, str], rows: Sequence[Mapping[str, str]], width: int) -> list[str]:
     """Columns to leave out so that the rest has room."""
-    sizes = {key: 3 + max(len(heading), *(len(row[key]) for row in rows)) for key, heading in headings.items()}
+    words = {key: max(map(len, heading.split()), default=0) for key, heading in headings.items()}
+    sizes = {key: 3 + max(longest, *(len(row[key]) for row in rows)) for key, longest in words.items()}
     spared: list[str] = []
     for key in _SPARED:
         if 5 + sum(size for name, size in sizes.items() if name not in spared) <= width:

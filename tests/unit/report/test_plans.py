@@ -88,7 +88,8 @@ def test_each_figure_names_its_source_and_the_model_stands_beside_the_compiler(r
     planned = forecast(paper_point(), PlanSpec(), TODAY, answer, calibration)
     one = training_record("tp=4", planned)
     cells = dict(zip(plan_columns(), plan_cells(one), strict=True))
-    assert (cells["HBM GiB"], cells["HBM by"], cells["step by"]) == ("20.0 / 92.1", "compiled", "modelled x 1.25")
+    assert (cells["HBM GiB"], cells["source of HBM / step"]) == ("20.0 / 92.1", "compiled / modelled x 1.25")
+    assert plan_cells(records[1])[-1] == "modelled"
     memory, ratio, flops, *_, by = compiled_cells(one)
     assert (memory, flops, by) == ("20.0", "2e+14", "libtpu 1, jax 2, extrapolated from small depths")
     assert float(ratio) == pytest.approx(records[1].hbm_bytes_per_chip / (20 * 2**30), abs=0.005)
@@ -104,9 +105,10 @@ def test_a_narrow_terminal_gets_fewer_columns_and_is_told_where_they_are(records
     wide, narrow = printed(swept, 160), printed(swept, 80)
     assert "MFU" in wide
     assert "Left out" not in wide
-    assert "Left out for want of width, and in plan.csv: MFU, HBM by" in narrow
+    assert "Left out for want of width, and in plan.csv: MFU, limiter" in narrow
     assert max(map(len, narrow.splitlines())) <= 80
     assert "tpu_v5p_8" in narrow
+    assert "modelled" in narrow
 
 
 def printed(records: list[PlanRecord], width: int) -> str:
