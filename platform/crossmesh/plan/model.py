@@ -1,5 +1,6 @@
 """A model as the planner sees it: parameters by how they are split, and work by kind of layer. Pure sums over the one table of weights."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -14,6 +15,7 @@ from crossmesh.models.lora import LoraModule
 from crossmesh.models.placement import TORCH_SPLIT, lora_axes, weight_axes
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.targets import layer_weights, outer_weights, projections
+from crossmesh.models.weights import MANIFEST
 from crossmesh.spec.training import ModelSpec
 
 _DESCRIBED = {
@@ -127,17 +129,18 @@ def _find(weights: str, cache: str) -> tuple[Architecture, Json] | None:
     scheme, separator, location = weights.partition("://")
     name = location.partition("@")[0]
     if not separator:
-        return _read(Path(weights))
+        folder = Path(weights).expanduser()
+        return _read(folder) if folder.is_dir() else None
     shipped = name if scheme == "random" else _DESCRIBED.get(weights) or _DESCRIBED.get(f"{scheme}://{name}")
     if shipped:
         config = architecture_config(shipped)
         return parse_architecture(config, f"{shipped}.json"), config
-    if scheme == "hf" and (folder := _in_hub_cache(name)):
-        return _read(folder)
-    readable = "".join(letter if letter.isalnum() or letter in "._" else "-" for letter in weights)[:40]
-    for folder in sorted(Path(cache, "models").glob("*/config.json")):
-        if folder.parent.name.startswith(readable):
-            return _read(folder.parent)
+    if scheme == "hf" and (fetched := _in_hub_cache(name)):
+        return _read(fetched)
+    for manifest in sorted(Path(cache, "models").glob(f"*/{MANIFEST}"), key=lambda path: -path.stat().st_mtime):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # Damaged: fetching makes it again.
+            if read_json(manifest)["source"] == weights:
+                return _read(manifest.parent)
     return None
 
 

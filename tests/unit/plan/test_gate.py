@@ -1,5 +1,6 @@
 """What is refused before a job starts, what is let through, and what nothing is known of."""
 
+import json
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Any
 import pytest
 
 from crossmesh.errors import InputError, RejectedError
+from crossmesh.models.weights import fetch_model
 from crossmesh.plan.figures import Compiled
 from crossmesh.plan.gate import gate_serving, gate_training
+from crossmesh.plan.model import known_architecture
 from crossmesh.plan.planner import Planner
 from crossmesh.plan.point import Point
 from crossmesh.spec.experiment import ExperimentSpec
@@ -103,6 +106,16 @@ def test_a_model_that_is_not_here_passes_and_one_of_another_family_does_not(spec
     assert gate(replace(spec, model=replace(GEMMA, weights="hf://nobody/nothing"))) is None
     with pytest.raises(InputError, match=r"model\.family='llama'"):
         gate(replace(spec, model=replace(GEMMA, family="llama")))
+
+
+def test_a_model_that_was_fetched_before_is_known_by_its_source(tmp_path: Path) -> None:
+    fetched = fetch_model(ModelSpec(family="llama", weights="random://tiny_llama@0"), tmp_path / "cache").path
+    manifest = fetched / "crossmesh.json"
+    source = "s3://bucket/a/long/path/that/two/models/share/one"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "source": source}))
+    assert known_architecture(ModelSpec(family="llama", weights=source), tmp_path / "cache") is not None
+    assert known_architecture(ModelSpec(family="llama", weights=source.replace("one", "two")), tmp_path / "cache") is None
+    assert known_architecture(ModelSpec(family="llama", weights=str(tmp_path / "nothing")), tmp_path / "cache") is None
 
 
 def test_an_engine_must_hold_one_sequence_of_its_longest_length(spec: ExperimentSpec) -> None:
