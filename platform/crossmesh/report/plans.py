@@ -55,6 +55,8 @@ class Plans:
         self._output = "table"
         self._folder = ""
         self._stage = Stage(RichConsole(stderr=True, highlight=False))
+        self._size: int | None = None
+        """Points of the sweep."""
 
     @contextmanager
     def collecting(self, command: str) -> Iterator[None]:
@@ -62,16 +64,17 @@ class Plans:
 
         Ends the process with 3 when the point, or all of a sweep, is rejected, or when a budget is exceeded. `command` is what was typed.
         """
+        interrupted = False
         try:
             yield
         except SystemExit as ended:
+            interrupted = ended.code == INTERRUPTED and bool(self._points)
+            if not interrupted:
+                raise
+        finally:
             self._stage.close()
-            if ended.code == INTERRUPTED and self._points:
-                self._finish(command, interrupted=True)
-            raise
-        self._stage.close()
         try:
-            self._finish(command, interrupted=self._compile())
+            self._finish(command, interrupted=interrupted or self._compile())
         except CrossmeshError as error:
             sys.stderr.write(f"crossmesh: {error}\n")
             sys.exit(error.exit_code)
@@ -98,8 +101,9 @@ class Plans:
         return True
 
     def _count(self) -> None:
-        if size := sweep_size():
-            self._stage.progress("points", len(self._points), max(size, len(self._points)))
+        self._size = sweep_size()
+        if self._size:
+            self._stage.progress("points", len(self._points), max(self._size, len(self._points)))
 
     def _planned(self, spec: ExperimentSpec) -> Forecast | PlanRecord:
         planner = replace(self._opened(spec), plan=spec.plan)
@@ -175,8 +179,7 @@ class Plans:
     def _all_notes(self, records: Sequence[PlanRecord], over: str, *, interrupted: bool) -> list[str]:
         notes = [*(warning for one in records for warning in one.warnings), *map(_price_note, records), *self._notes, over]
         if interrupted:
-            size = sweep_size()
-            planned = f"{len(records)} of {size} points are planned" if size else "the point is planned"
+            planned = f"{len(records)} of {self._size} points are planned" if self._size else "the point is planned"
             notes.append(f"Interrupted: {planned}; what was compiled is kept. The same command continues.")
         return [note for note in dict.fromkeys(notes) if note]
 
