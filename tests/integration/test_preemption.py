@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 
 def test_notice_of_a_preemption_makes_a_checkpoint_and_the_run_goes_on_elsewhere(tiny: Any, tmp_path: Path) -> None:
-    steps = 800  # Ray looks for notices every five seconds.
+    steps = 120  # Ray looks for notices every five seconds.
     with emulated_cluster(gpu_node("gpu_1xh100"), gpu_node("gpu_1xh100")) as cluster:
         environment = {**cluster.environment, "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "1"}  # Ours leave it out on a CPU.
         process = tiny.start(tmp_path, steps=steps, hardware="gpu_1xh100", drain_at=6, environment=environment)
