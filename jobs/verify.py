@@ -20,7 +20,7 @@ class VerifyKeys(JobKeys):
     """The job's own keys."""
 
     check: str = ""
-    """training_parity, packing, loss_head, train_overhead, resume, exchange or adapters."""
+    """training_parity, packing, loss_head, train_overhead, resume, exchange, adapters or plan_depths."""
 
 
 def run(job: Job[VerifyKeys]) -> None:

@@ -5,7 +5,7 @@ serve a planner that has no weights. Which modules a model has is `layers_jax.py
 """
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,13 +60,13 @@ class Structure:
     """Axis and size of the tiles of 4-bit weights."""
 
 
-def device_mesh(shape: MeshShape) -> Any:
-    """Arrange the devices of all processes as `shape`; the compiler places what our shardings leave open.
+def device_mesh(shape: MeshShape, devices: Sequence[Any] = ()) -> Any:
+    """Arrange `devices`, by default those of all processes, as `shape`; the compiler places what our shardings leave open.
 
     With several slices each gets a place on the `dcn` axis. A single process may have more devices than places: the first are taken.
     Raises `InputError` when there are fewer, or when a process would have none.
     """
-    devices = jax.devices()
+    devices = list(devices or jax.devices())
     if jax.process_count() == 1:
         devices = devices[: shape.devices]
     if len(devices) != shape.devices:

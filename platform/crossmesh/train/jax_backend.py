@@ -33,7 +33,7 @@ from crossmesh.train.backend import FloatArray, Saving, StepMetrics, TrainingSet
 from crossmesh.train.checkpoint_jax import StateFiles
 from crossmesh.train.loss_jax import LossHead
 from crossmesh.train.schedule import learning_rate
-from crossmesh.train.step_jax import Program, knobs_of, mean_loss, train_step
+from crossmesh.train.step_jax import Program, jitted_step, knobs_of, mean_loss
 
 _log = logging.getLogger(__name__)
 
@@ -171,12 +171,8 @@ class JaxBackend:
             lora = replace(self._setup.lora, dropout=0.0)
             plain = tunix_jax.build(self._architecture, program.structure.settings, lora, self._modules)
             measured = replace(program, structure=plain, dropout=False)
+        self._take_step = jitted_step(program, layout(self._trained), layout(self._moments), self._mesh)
         scalar = NamedSharding(self._mesh, PartitionSpec())
-        self._take_step = jax.jit(
-            functools.partial(train_step, program),
-            donate_argnums=(0, 1),
-            out_shardings=(layout(self._trained), layout(self._moments), scalar, scalar),
-        )
         self._take_loss = jax.jit(functools.partial(mean_loss, measured), out_shardings=scalar)
 
 
@@ -186,5 +182,9 @@ def _configure(setup: TrainingSetup) -> None:
     # Every program is kept, small and quick ones too: a second start compiles nothing.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    # Accelerators multiply float32 in bfloat16 or TF32 unless told otherwise; a run that says float32 means it.
-    jax.config.update("jax_default_matmul_precision", "highest" if setup.model.dtype == "float32" else None)
+    set_precision(setup.model.dtype)
+
+
+def set_precision(dtype: str) -> None:
+    """Say how this process multiplies: accelerators multiply float32 in bfloat16 or TF32 unless told otherwise, and float32 means it."""
+    jax.config.update("jax_default_matmul_precision", "highest" if dtype == "float32" else None)

@@ -4,6 +4,7 @@ What trials vary without changing the program (learning rate, warm-up, weight de
 padded to the most micro-batches that a step can have and says how many are live, so that every batch runs the one program.
 """
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from crossmesh.models.tunix_jax import Structure, hidden_states, output_weight
 from crossmesh.spec.training import OptimSpec
@@ -73,6 +75,13 @@ def train_step(program: Program, trained: Any, moments: Any, frozen: Any, batch:
         gradient = jax.tree.map(lambda one: one * jnp.minimum(1, knobs["clip_norm"] / norm), gradient)
     update, moments = program.update(gradient, moments, trained, knobs["weight_decay"])
     return jax.tree.map(lambda value, change: value - knobs["rate"] * change, trained, update), moments, loss, norm
+
+
+def jitted_step(program: Program, trained: Any, moments: Any, mesh: Any) -> Any:
+    """`train_step` of `program` as it is compiled, where `trained` and `moments` are the shardings of what it takes and gives back."""
+    scalar = NamedSharding(mesh, PartitionSpec())
+    step = functools.partial(train_step, program)
+    return jax.jit(step, donate_argnums=(0, 1), out_shardings=(trained, moments, scalar, scalar))
 
 
 def mean_loss(program: Program, trained: Any, frozen: Any, batch: Batch, live: Any) -> Any:
