@@ -1,7 +1,7 @@
 """The Ray that a job runs on: the user's cluster when `RAY_ADDRESS` names one, otherwise a local one that lives as long as the job.
 
-A local Ray listens on 127.0.0.1, has token authentication on, a short temporary folder of its own, and leaves no process behind: what
-carries its folder in its environment is waited for, then ended by pid. Nothing here knows what runs on the cluster.
+A local Ray listens on 127.0.0.1, has token authentication on, a short temporary folder of its own, and leaves nothing behind
+(`leftovers`). Nothing here knows what runs on the cluster.
 """
 
 import logging
@@ -11,7 +11,6 @@ import shutil
 import signal
 import socket
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -26,12 +25,10 @@ from ray._private import ray_constants, services
 from crossmesh.environments import WorkerEnvironment, environment
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.hardware.devices import Cpu, Device, Gpu
+from crossmesh.leftovers import clear, end_processes, guarded
 from crossmesh.spec.services import StorageSpec
 
 _Result = TypeVar("_Result")
-
-_GRACE_S = 10.0
-"""How long processes may take to end by themselves, and again after SIGTERM, before they are killed."""
 
 _CONNECT_S = 10.0
 
@@ -145,21 +142,21 @@ def _local(storage: StorageSpec) -> Iterator[Session]:
     folder = Path(tempfile.mkdtemp(prefix="cm-", dir="/tmp"))  # Unix sockets in it must stay under 108 characters.
     scratch = folder / "tmp"  # Engines leave sockets and files where temporary files go: they go with the session.
     scratch.mkdir()
-    try:
-        variables = {"RAY_TMPDIR": str(folder), "TMPDIR": str(scratch), "RAY_USAGE_STATS_ENABLED": "0"}
-        with _loopback_only(), _variables(variables):
-            _start(folder)
-            yield Session(ray.get_runtime_context().gcs_address, True, folder)
-    except (CrossmeshError, KeyboardInterrupt):
-        raise
-    except BaseException:
-        _keep_logs(folder, storage.path)
-        raise
-    finally:
-        with _uninterrupted():
-            ray.shutdown()
-            end_processes(folder)
-            shutil.rmtree(folder, ignore_errors=True)
+    with guarded(folder):
+        try:
+            variables = {"RAY_TMPDIR": str(folder), "TMPDIR": str(scratch), "RAY_USAGE_STATS_ENABLED": "0"}
+            with _loopback_only(), _variables(variables):
+                _start(folder)
+                yield Session(ray.get_runtime_context().gcs_address, True, folder)
+        except (CrossmeshError, KeyboardInterrupt):
+            raise
+        except BaseException:
+            _keep_logs(folder, storage.path)
+            raise
+        finally:
+            with _uninterrupted():
+                ray.shutdown()
+                clear(folder)
 
 
 def call_worker(kind: str, device: Device, function: Callable[..., _Result], *arguments: object) -> _Result:
@@ -206,36 +203,6 @@ def secure_token() -> None:
             path.hardlink_to(new)
         new.unlink()
     path.chmod(0o600)
-
-
-def processes_of(folder: Path) -> list[int]:
-    """Process ids of this machine that carry `RAY_TMPDIR=folder` in their environment, other than our own."""
-    mark = f"RAY_TMPDIR={folder}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            variables = (entry / "environ").read_bytes().split(b"\0")
-        except OSError:  # Gone, or another user's.
-            continue
-        if mark in variables:
-            found.append(int(entry.name))
-    return found
-
-
-def end_processes(folder: Path, grace_s: float = _GRACE_S, ask_s: float = _GRACE_S) -> None:
-    """Wait `grace_s` for the processes of the cluster in `folder` to end; ask those that do not, and kill them after `ask_s` more."""
-    for ask, patience_s in ((None, grace_s), (signal.SIGTERM, ask_s), (signal.SIGKILL, _GRACE_S)):
-        deadline = time.monotonic() + patience_s
-        if ask is not None:
-            for pid in processes_of(folder):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, ask)
-        while time.monotonic() < deadline:
-            if not processes_of(folder):
-                return
-            time.sleep(0.1)
 
 
 def _keep_logs(folder: Path, root: Path) -> None:

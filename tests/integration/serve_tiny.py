@@ -8,8 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-from crossmesh.cluster import processes_of, ray_session
+from crossmesh.cluster import ray_session
 from crossmesh.errors import CrossmeshError
+from crossmesh.leftovers import processes_of
 from crossmesh.models.weights import folder_digests
 from crossmesh.pipeline.evaluation import served_base
 from crossmesh.serve.app import start_server

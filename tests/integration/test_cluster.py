@@ -15,7 +15,8 @@ JOB = """
 import os, re, subprocess, sys, time
 from pathlib import Path
 import ray
-from crossmesh.cluster import processes_of, ray_session
+from crossmesh.cluster import ray_session
+from crossmesh.leftovers import processes_of
 from crossmesh.spec.experiment import StorageSpec
 
 with ray_session(StorageSpec(sys.argv[1])) as session:
@@ -66,7 +67,7 @@ def read_until_ready(process: subprocess.Popen[str]) -> dict[str, str]:
 
 
 def left_over(folder: str) -> list[int]:
-    from crossmesh.cluster import processes_of
+    from crossmesh.leftovers import processes_of
 
     return processes_of(Path(folder))
 

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from crossmesh.cluster import Session, end_processes, processes_of, ray_session
+from crossmesh.cluster import Session, ray_session
 from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.leftovers import end_processes, processes_of
 from crossmesh.models.weights import ModelFolder, fetch_model
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import StorageSpec, TrackingSpec

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 
 from crossmesh.adapters.peft_format import adapter_digest, read_adapter
-from crossmesh.cluster import Session, processes_of, ray_session
+from crossmesh.cluster import Session, ray_session
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.sources import load_rows
 from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.leftovers import processes_of
 from crossmesh.models.weights import ModelFolder, fetch_model
 from crossmesh.spec.services import StorageSpec
 from crossmesh.spec.training import DataSpec, HardwareSpec, LoraSpec, OptimSpec
@@ -56,8 +58,12 @@ def test_an_interrupted_training_leaves_nothing_and_continues_to_the_same_end(
             os.killpg(process.pid, number)  # As a terminal does: to every process of the group.
     assert process.wait(timeout=60) != 0
     assert group_members(process.pid) == []
-    assert processes_of(Path(lines[0]["folder"])) == []
-    assert not Path(lines[0]["folder"]).exists()
+    folder = Path(lines[0]["folder"])
+    deadline = time.monotonic() + 40  # Ray's own processes got the signal too; when they take the driver with them, its guard cleans up.
+    while folder.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not folder.exists()
+    assert processes_of(folder) == []
     assert any("stopping after this step" in line["text"] for line in of_kind(lines, "StageEvent"))
     stopped_after = of_kind(lines, "StepEvent")[-1]["step"]
     assert 6 <= stopped_after < tiny.STEPS

@@ -139,9 +139,9 @@ def test_experts_shared_keys_and_biases_train_the_same_on_every_axis(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("family", ["llama", "gemma4"])
-def test_more_meshes_train_the_same(where: Path, models: dict[str, str], family: str) -> None:
+def test_more_meshes_train_the_same(where: Path, models: dict[str, str]) -> None:
     """Two axes at once, full fine-tuning, and slices with a LoRA rank of 1, which leaves ranks without a part."""
+    family = "gemma4"
     folder = models[family]
     two_axes = Case(f"{family}-two-axes", folder, {"fsdp": 2, "tp": 2}, steps=12, save_after=6)
     full = Case(f"{family}-full", folder, {"fsdp": 2, "tp": 2}, rank=0, steps=8, learning_rate=1e-4, save_after=4)

@@ -20,9 +20,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crossmesh.cluster import end_processes
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.devices import Gpu, Tpu
+from crossmesh.leftovers import end_processes
 
 _STORE_BYTES = 100 << 20
 _PLATFORM = Path(__file__).resolve().parents[2] / "platform"

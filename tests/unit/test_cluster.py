@@ -4,8 +4,6 @@ import os
 import signal
 import socket
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -213,16 +211,3 @@ def test_a_token_given_otherwise_is_left_alone(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "mine"))
     cluster.secure_token()
     assert not (tmp_path / "home" / ".ray").exists()
-
-
-def test_processes_of_a_folder_are_found_by_their_environment_and_ended(tmp_path: Path) -> None:
-    stubborn = "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
-    process = subprocess.Popen(
-        [sys.executable, "-c", stubborn], env={**os.environ, "RAY_TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "up\n"
-    assert cluster.processes_of(tmp_path) == [process.pid]
-    assert cluster.processes_of(tmp_path / "other") == []
-    cluster.end_processes(tmp_path, grace_s=0.0, ask_s=0.5)
-    assert process.wait(timeout=5) == -signal.SIGKILL

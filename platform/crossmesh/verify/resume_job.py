@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from crossmesh.cluster import end_processes, processes_of
 from crossmesh.environments import package_root
 from crossmesh.errors import CrossmeshError
+from crossmesh.leftovers import end_processes, processes_of
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import StorageSpec
 from crossmesh.train.events import Event, from_json
