@@ -39,7 +39,7 @@ def tracker(storage: Path, checkout: Path) -> Tracker:
 
 
 def command(checkout: Path, job: str, storage: Path, *arguments: str) -> list[str]:
-    return [sys.executable, str(checkout / "jobs" / f"{job}.py"), f"storage.root={storage}", *arguments]
+    return [sys.executable, str(checkout / "jobs" / f"{job}.py"), *arguments, f"storage.root={storage}"]
 
 
 def run(command: list[str], environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
