@@ -53,15 +53,15 @@ class LoadForecast:
     preemptions: int
     busy: float
     """Part of the time in which the engine computes."""
-    most_qps: float
+    sustained_qps: float
     """Requests of this mix a second that the engine sustains: what it does while some always wait."""
-    most_tokens_per_s: float
+    sustained_tokens_per_s: float
     """Tokens of answers a second then."""
 
     @property
     def saturated(self) -> bool:
         """Whether more arrives than the engine sustains: the queue, and with it the first token's time, grows as long as the load lasts."""
-        return self.qps is not None and self.qps > self.most_qps
+        return self.qps is not None and self.qps > self.sustained_qps
 
 
 def load_forecast(point: ServingPoint, engine: EngineForecast, load: Load) -> LoadForecast:
@@ -70,7 +70,7 @@ def load_forecast(point: ServingPoint, engine: EngineForecast, load: Load) -> Lo
     served = serve(load.requests, bounds, cost.seconds)
     many = max(_SUSTAINED_REQUESTS, _SUSTAINED_BATCHES * point.max_num_seqs)
     burst = serve([replace(request, arrival_s=0.0) for request in islice(cycle(load.requests), many)], bounds, cost.seconds)
-    most = sustained_tokens_per_s(burst.answers, burst.queued_until_s)
+    sustained = sustained_rate(burst.answers, burst.queued_until_s)
     output = fmean(request.output for request in load.requests)
     return LoadForecast(
         requests=len(load.requests),
@@ -85,12 +85,12 @@ def load_forecast(point: ServingPoint, engine: EngineForecast, load: Load) -> Lo
         waiting=served.waiting,
         preemptions=sum(answer.preemptions for answer in served.answers),
         busy=served.busy_s / served.end_s,
-        most_qps=most / output,
-        most_tokens_per_s=most,
+        sustained_qps=sustained / output,
+        sustained_tokens_per_s=sustained,
     )
 
 
-def sustained_tokens_per_s(answers: Sequence[Answer], until_s: float) -> float:
+def sustained_rate(answers: Sequence[Answer], until_s: float) -> float:
     """Tokens of answers a second while some requests waited, the last of them up to `until_s`; the first quarter fills the engine."""
     start_s = until_s / 4
     return sum(_made(answer, until_s) - _made(answer, start_s) for answer in answers) / (until_s - start_s)

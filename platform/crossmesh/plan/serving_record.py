@@ -81,8 +81,8 @@ def _load(load: LoadForecast) -> dict[str, float]:
         "load_most_waiting": load.waiting,
         "load_preemptions": load.preemptions,
         "load_busy_share": load.busy,
-        "most_qps": load.most_qps,
-        "most_tokens_per_s": load.most_tokens_per_s,
+        "sustained_qps": load.sustained_qps,
+        "sustained_tokens_per_s": load.sustained_tokens_per_s,
     }
     for name, found in (("ttft", load.ttft), ("tpot", load.tpot), ("e2e", load.e2e)):
         if found is not None:

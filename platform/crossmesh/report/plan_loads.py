@@ -34,8 +34,8 @@ LOAD_FIGURES = (
     "load_most_waiting",
     "load_preemptions",
     "load_busy_share",
-    "most_qps",
-    "most_tokens_per_s",
+    "sustained_qps",
+    "sustained_tokens_per_s",
 )
 """Keys of a record's `serving` that only a loaded one has."""
 
@@ -55,7 +55,7 @@ def load_cells(record: PlanRecord) -> tuple[str, ...]:
         number_text(values["load_batch"]),
         number_text(values["load_most_waiting"]),
         number_text(values["load_preemptions"]),
-        number_text(values["most_qps"]),
+        number_text(values["sustained_qps"]),
     )
 
 

@@ -10,7 +10,7 @@ from crossmesh.plan.arrivals import Load, load_of
 from crossmesh.plan.batching import Answer, Request
 from crossmesh.plan.serving import engine_forecast, ttft_bound_s
 from crossmesh.plan.serving_forecast import serving_forecast
-from crossmesh.plan.serving_load import load_forecast, spread, sustained_tokens_per_s
+from crossmesh.plan.serving_load import load_forecast, spread, sustained_rate
 from crossmesh.plan.serving_record import serving_record
 from crossmesh.spec.planning import PlanSpec
 from plan_points import paper_engine
@@ -37,8 +37,8 @@ def test_what_is_sustained_is_what_the_sum_says(prompt: int, output: int) -> Non
     engine = engine_forecast(point)
     plan = PlanSpec(qps=1.0, duration=20.0, prompt_tokens=prompt, output_tokens=output)
     fared = load_forecast(point, engine, load_of(plan, 16384))
-    assert engine.tokens_per_s <= fared.most_tokens_per_s <= 1.15 * engine.tokens_per_s
-    assert fared.most_qps == pytest.approx(fared.most_tokens_per_s / output)
+    assert engine.tokens_per_s <= fared.sustained_tokens_per_s <= 1.15 * engine.tokens_per_s
+    assert fared.sustained_qps == pytest.approx(fared.sustained_tokens_per_s / output)
 
 
 def test_more_than_is_sustained_is_said_and_waits() -> None:
@@ -48,7 +48,7 @@ def test_more_than_is_sustained_is_said_and_waits() -> None:
     assert planned.load.saturated
     assert "60 requests a second are more than the" in planned.warnings[-1]
     assert planned.load.ttft.p99 > 10
-    assert planned.tokens_per_s == planned.load.tokens_per_s == pytest.approx(planned.load.most_tokens_per_s, rel=0.1)
+    assert planned.tokens_per_s == planned.load.tokens_per_s == pytest.approx(planned.load.sustained_tokens_per_s, rel=0.1)
     calm = replace(plan, qps=2.0)
     load = load_of(calm, point.max_model_len)
     easy = serving_forecast(point, calm, TODAY, load)
@@ -90,4 +90,4 @@ def test_percentiles_lie_between_neighbours() -> None:
 def test_what_is_sustained_leaves_out_filling_and_draining() -> None:
     # From 2 to 8 s the first answer has 6 of its 11 tokens, the second 4 of its 9; the third comes later.
     answers = [Answer(Request(0, 1, 11), 0.0, 10.0, 0), Answer(Request(0, 1, 9), 4.0, 12.0, 0), Answer(Request(0, 1, 5), 9.0, 13.0, 0)]
-    assert sustained_tokens_per_s(answers, 8.0) == pytest.approx((6 + 5) / 6)
+    assert sustained_rate(answers, 8.0) == pytest.approx((6 + 5) / 6)

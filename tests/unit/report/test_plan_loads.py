@@ -48,7 +48,7 @@ def test_one_load_is_shown_with_its_engine(records: list[PlanRecord]) -> None:
     print_plan("plan", records[:1], [], console)
     shown = console.export_text()
     assert "ttft seconds p99" in shown
-    assert "most qps" in shown
+    assert "sustained qps" in shown
 
 
 def test_engines_are_joined_over_their_rates(records: list[PlanRecord]) -> None:
