@@ -81,8 +81,8 @@ def _no_room(point: ServingPoint, engine: EngineForecast) -> str:
 def _saturated(fared: LoadForecast) -> Iterator[str]:
     if fared.saturated:
         yield (
-            f"{fared.qps:.3g} requests a second are more than the {fared.sustained_qps:.3g} that the engine sustains: its queue, and with it "
-            "the time to the first token, grows as long as they come."
+            f"{fared.qps:.3g} requests a second are more than the {fared.sustained_qps:.3g} that the engine sustains: its queue, and "
+            "with it the time to the first token, grows as long as they come."
         )
 
 
