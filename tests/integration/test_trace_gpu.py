@@ -18,7 +18,7 @@ from crossmesh.plan.trace_gpu import trace
 from crossmesh.spec.training import ModelSpec
 from torch_memory import measured_peak
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.full]
 ALL = ["q", "k", "v", "o", "gate", "up", "down"]
 ONE = {"dcn": 1, "data": 1, "fsdp": 1, "tp": 1}
 GEMMA = parse_architecture(architecture_config("tiny_gemma4"), "tiny_gemma4.json")
@@ -56,7 +56,6 @@ def test_the_traced_peak_is_what_the_same_step_allocates(folder: Path, changes: 
     assert trace(asked)["hbm_bytes"] == pytest.approx(measured_peak(asked, folder), rel=0.02)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("mesh", [{**ONE, "fsdp": 2}, {**ONE, "tp": 2}], ids=["fsdp", "tp"])
 def test_the_traced_peak_of_a_rank_is_what_that_rank_of_two_allocates(folder: Path, mesh: dict[str, int], tmp_path: Path) -> None:
     asked = question(mesh=mesh, remat="layer")

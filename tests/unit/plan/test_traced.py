@@ -11,6 +11,8 @@ from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.lora import lora_modules
 from crossmesh.plan import traced
+from crossmesh.plan.figures import micro_flops
+from crossmesh.plan.memory import training_memory
 from crossmesh.plan.model import known_config, planned_model
 from crossmesh.plan.store import Maker, Store
 from crossmesh.plan.traced import GpuTrace, lora_fields, question
@@ -75,6 +77,13 @@ def test_an_answer_is_kept_and_found_and_said_to_be_stale(trace: GpuTrace, monke
     found = later.find(point)
     assert found is not None
     assert "torch 2.13.0" in found.warnings[0]
+
+
+def test_the_model_is_near_what_a_trace_of_the_31b_step_gave() -> None:
+    """One row of 3,072 on each of two H100, all layers made again: 41.06 GiB and 6.66e14 FLOP, torch 2.13.0."""
+    point = gpu_point(batch=2)
+    assert training_memory(point).total == pytest.approx(41.06 * 2**30, rel=0.1)
+    assert micro_flops(point) == pytest.approx(6.66e14, rel=0.1)
 
 
 @pytest.mark.parametrize(
