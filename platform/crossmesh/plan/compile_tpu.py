@@ -42,7 +42,8 @@ _TOO_MUCH = re.compile(r"Ran out of memory in memory space hbm\. Used ([0-9.]+)(
 
 def main() -> None:
     """Answer the questions on stdin; the log says how long each stage took."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    # Libraries that Tunix imports have set up logging already.
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", force=True)
     answer_questions("tpu", answer)
 
 
@@ -69,7 +70,7 @@ def answer(fields: Fields) -> Fields:
         compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         return _too_much(error, kinds)
-    _log.info("compiled")
+    _log.info("compiled: %s", compiled.memory_analysis())
     return _figures(compiled, kinds)
 
 
