@@ -10,12 +10,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
+from torch.nn import functional
 
 from crossmesh.adapters.initial import PEFT_PREFIX
 from crossmesh.data.batches import PackedBatch
@@ -62,7 +65,7 @@ def _traced(setup: TrainingSetup, batch: PackedBatch) -> dict[str, Any]:
     with _fake_ranks(setup.mesh) as ranks:
         model, axes = assemble(setup, architecture, ranks)
         model.rows = loss_rows(on_cpu=False)
-        with FakeTensorMode(allow_non_fake_inputs=True), recorder:
+        with FakeTensorMode(allow_non_fake_inputs=True), mock.patch.object(functional, "dropout", _gpu_dropout), recorder:
             held = allocate(model, axes, ranks)
             for name, one in held.items():
                 recorder.name("adapter" if name.startswith(PEFT_PREFIX) else "weights", [local(one.parameter)])
@@ -79,6 +82,12 @@ def _traced(setup: TrainingSetup, batch: PackedBatch) -> dict[str, Any]:
         "flops": recorder.flops / count,
         "bytes": recorder.traffic / count,
     }
+
+
+def _gpu_dropout(values: Tensor, probability: float = 0.5, training: bool = True, _inplace: bool = False) -> Tensor:
+    """As on a GPU, which keeps a byte for each value; a CPU keeps the mask in the precision of the values."""
+    dropped: Tensor = torch.native_dropout(values, probability, training)[0]
+    return dropped
 
 
 def setup_of(question: Mapping[str, Any], folder: Path) -> TrainingSetup:
