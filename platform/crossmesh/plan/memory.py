@@ -75,15 +75,36 @@ def kept_bytes(point: Point, work: LayerWork, remat: str) -> float:
     hidden, tp, layer = point.model.architecture.hidden, point.mesh.tp, work.layer
     if remat == "layer":
         return point.width * hidden
+    if remat == "none" and point.backend == "torch":
+        return _eager_bytes(point, work)
     attention = layer.q_dim + 2 * layer.kv_dim
     if remat == "dots":
         return point.width * (3 * hidden + (attention + layer.q_dim + 2 * work.ffn) / tp + work.ranks)
     return point.width * (8 * hidden + (2 * attention + layer.q_dim + 4 * work.ffn) / tp + 2 * work.ranks)
 
 
+def _eager_bytes(point: Point, work: LayerWork) -> float:
+    """`none` on torch, where nothing is fused: what transformers and PEFT keep, operation by operation.
+
+    LoRA's input in float32, of each module its own, and with dropout a byte of mask for each value; the input of each norm in float32;
+    for attention queries, keys and values (a mask repeats them for every head), the mask as numbers, and the result; the gate before and
+    after its activation and what it is multiplied with. Frozen matrices keep no input, trained ones do.
+    """
+    layer, tp, width, hidden = work.layer, point.mesh.tp, point.width, point.model.architecture.hidden
+    masked = point.packed and point.attention in ("sdpa", "plain")
+    keys = layer.q_dim if masked else layer.kv_dim
+    inputs = (4 + point.dropout) * (work.inputs_whole + work.inputs_split / tp) + 4 * work.ranks
+    if point.model.full:
+        inputs = width * (5 * hidden + (layer.q_dim + work.ffn) / tp)
+    norms = 4 * (work.norms * hidden + (layer.q_dim + 2 * layer.kv_dim) / tp)
+    attention = width * (2 * layer.q_dim + 2 * keys) / tp + (width * point.length if masked else 0)
+    return inputs + norms + attention + 3 * width * work.ffn / tp
+
+
 def _temporaries(point: Point, tokens: int) -> float:
     largest = max(kept_bytes(point, work, "none") for work in point.model.layers)
-    at_work = tokens * largest * (2 if point.remat != "none" else 1)
+    # A compiler also keeps the gradients of the layer at work; eager operations let go of each as they use it.
+    at_work = tokens * largest * (2 if point.remat != "none" and point.backend == "jax" else 1)
     return at_work + scores_bytes(point) * 2 + _gathered_bytes(point)
 
 

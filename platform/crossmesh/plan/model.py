@@ -62,6 +62,12 @@ class LayerWork:
     """LoRA parameters whose products every tensor-parallel rank computes."""
     ranks: int
     """Ranks of its LoRA modules together: width of what they make between A and B."""
+    inputs_split: int
+    """Input features of its adapted projections that tensor parallelism divides."""
+    inputs_whole: int
+    """Those that every tensor-parallel rank has."""
+    norms: int
+    """Norms over all hidden features."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,12 +216,16 @@ def _work(architecture: Architecture, index: int, count: int, ranks: dict[str, i
         ffn += experts.per_token * experts.ffn
     active += 2 * architecture.per_layer_input * architecture.hidden
     split = whole = width = 0
+    inputs = {True: 0, False: 0}
     for weight in named.values():
         rank, outs = ranks.get(weight.hf, 0), len(weight.out_shape)
         width += rank
+        if rank:
+            inputs[any(name in TORCH_SPLIT for name in weight.dims[outs:])] += weight.in_features
         for features, dims in ((weight.in_features, weight.dims[outs:]), (weight.out_features, weight.dims[:outs])):
             if any(name in TORCH_SPLIT for name in dims):
                 split += rank * features
             else:
                 whole += rank * features
-    return LayerWork(architecture.layers[index], count, active, ffn, split, whole, width)
+    norms = sum(weight.hf_shape == (architecture.hidden,) for weight in layer_weights(architecture, index))
+    return LayerWork(architecture.layers[index], count, active, ffn, split, whole, width, inputs[True], inputs[False], norms)
