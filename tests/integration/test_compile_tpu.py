@@ -18,7 +18,7 @@ from crossmesh.plan.model import planned_model
 from crossmesh.plan.point import Point
 from crossmesh.plan.store import Store
 from crossmesh.spec.training import LoraSpec, ModelSpec
-from plan_points import paper_point
+from plan_points import GEMMA, paper_point
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
@@ -61,7 +61,8 @@ def test_arguments_lie_as_the_table_of_placements_says(
     assert found.memory["weights"] == pytest.approx(planned.weights, rel=1e-3)
     assert found.memory["adapter"] == pytest.approx(planned.adapter, rel=1e-3)
     assert found.memory["optimizer"] == pytest.approx(planned.optimizer, rel=1e-3)
-    assert found.hbm_bytes == pytest.approx(sum(found.memory.values()), rel=0.1)
+    assert found.hbm_bytes == pytest.approx(sum(found.memory.values()))
+    assert found.memory["padding"] >= 0
     assert found.flops
     assert found.seconds
     assert not found.warnings
@@ -76,6 +77,15 @@ def test_four_layers_say_what_six_need(compiler: TpuCompiler) -> None:
     assert small.flops == pytest.approx(whole.flops, rel=0.03)
     assert small.bytes == pytest.approx(whole.bytes, rel=0.03)
     assert small.seconds == pytest.approx(whole.seconds, rel=0.05)
+
+
+def test_the_attention_kernel_has_room_for_wide_heads(compiler: TpuCompiler) -> None:
+    """Gemma 4's global layers have heads of 512: blocks of 1,024 need more vector memory than XLA gives a kernel."""
+    layer = replace(GEMMA.layers[5], heads=4, kv_heads=1)
+    architecture = replace(parse_architecture(architecture_config("tiny_gemma4"), "tiny_gemma4"), layers=(layer,))
+    model = planned_model(architecture, lora_modules(LoraSpec(rank=8), architecture))
+    assert layer.head_dim == 512
+    assert compiler.compile(tiny("tiny_gemma4", model=model, mesh=MeshShape(1, 4, 1), length=3072, attention="splash")).flops
 
 
 def test_a_step_that_needs_more_than_the_chip_has_is_an_answer(compiler: TpuCompiler) -> None:

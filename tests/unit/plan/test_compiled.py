@@ -13,10 +13,12 @@ from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.lora import lora_modules
 from crossmesh.plan import compiled
 from crossmesh.plan.compiled import TpuCompiler, question
+from crossmesh.plan.memory import training_memory
 from crossmesh.plan.model import planned_model
-from crossmesh.plan.point import Point
+from crossmesh.plan.point import Point, training_point
 from crossmesh.plan.store import Maker, Store
 from crossmesh.plan.workers import Part
+from crossmesh.spec.compose import compose_spec
 from crossmesh.spec.training import LoraSpec, ModelSpec
 from plan_points import GEMMA, MODEL, paper_point
 
@@ -147,3 +149,11 @@ def test_other_chips_and_backends_are_not_its_own(store: Store) -> None:
     assert not compiler.serves(paper_point(slice=find_slice("gpu_2xh100")))
     assert not compiler.serves(paper_point(slice=find_slice("tpu_v7x_8")))  # Two devices of JAX a chip.
     assert not compiler.serves(paper_point(slice=find_slice("cpu")))
+
+
+def test_the_papers_run_on_tpu_comes_with_an_answer(tmp_path: Path) -> None:
+    spec = compose_spec(Path(__file__).resolve().parents[3] / "conf", "experiment=gemma4_31b_codev_v5p8_tp4")
+    found = TpuCompiler(Store(tmp_path), Console()).find(training_point(spec))
+    assert found is not None
+    assert found.memory["weights"] == pytest.approx(training_memory(training_point(spec)).weights)
+    assert found.by == "libtpu 0.0.42.1, jax 0.10.2"
