@@ -62,7 +62,7 @@ def _sheets(records: Sequence[PlanRecord]) -> list[Sheet]:
         lines = tuple((one.label, *plan_compiled.compiled_cells(one)) for one in said)
         sheets.append(Sheet(plan_compiled.CAPTION, ("", *plan_compiled.COLUMNS), lines))
     if loads := plan_loads.loaded(records):
-        lines = tuple((one.label or one.hardware, *plan_loads.load_cells(one)) for one in loads)
+        lines = tuple((plan_loads.engine(one) or one.hardware, *plan_loads.load_cells(one)) for one in loads)
         sheets.append(Sheet(plan_loads.CAPTION, ("", *plan_loads.COLUMNS), lines))
     return sheets
 

@@ -1,6 +1,6 @@
 """How loads of requests fare on planned engines: a line a load, and latency over the rate of requests. Shows; computes nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
@@ -8,24 +8,10 @@ from rich.text import Text
 
 from crossmesh.plan.record import PlanRecord
 from crossmesh.report.charts import Palette
-from crossmesh.report.units import number_text, time_text
+from crossmesh.report.units import number_text
 
-CAPTION = "Requests, simulated"
-COLUMNS = (
-    "requests/s",
-    "TTFT p50",
-    "TTFT p99",
-    "TPOT p50",
-    "TPOT p99",
-    "answer p50",
-    "answer p99",
-    "tokens/s",
-    "batch",
-    "most waiting",
-    "preempted",
-    "sustained requests/s",
-)
-_TIMES = ("ttft_seconds_p50", "ttft_seconds_p99", "tpot_seconds_p50", "tpot_seconds_p99", "e2e_seconds_p50", "e2e_seconds_p99")
+CAPTION = "Requests, simulated: median / 99th percentile"
+COLUMNS = ("req/s", "TTFT s", "TPOT ms", "answer s", "at most")
 LOAD_FIGURES = (
     "load_qps",
     *(f"{name}_seconds_{part}" for name in ("ttft", "tpot", "e2e") for part in ("mean", "p50", "p90", "p99")),
@@ -45,18 +31,26 @@ def loaded(records: Sequence[PlanRecord]) -> list[PlanRecord]:
     return [one for one in records if one.serving and "load_requests" in one.serving]
 
 
+def engine(record: PlanRecord) -> str:
+    """What sets its engine apart from the others of a sweep, without the rate of its requests."""
+    swept = [(key.rpartition(".")[2], value) for key, value in record.swept.items() if key != "plan.qps"]
+    return " ".join(value if key == "hardware" else f"{key}={value}" for key, value in swept)
+
+
 def load_cells(record: PlanRecord) -> tuple[str, ...]:
     """The cells of `COLUMNS` of a loaded record."""
     values = record.serving or {}
     return (
-        number_text(values["load_qps"]) if "load_qps" in values else "all at once",
-        *(time_text(values.get(name)) for name in _TIMES),
-        number_text(record.tokens_per_s or 0.0),
-        number_text(values["load_batch"]),
-        number_text(values["load_most_waiting"]),
-        number_text(values["load_preemptions"]),
+        number_text(values["load_qps"]) if "load_qps" in values else "burst",
+        *(_spread(values, name, scale) for name, scale in (("ttft", 1), ("tpot", 1000), ("e2e", 1))),
         number_text(values["sustained_qps"]),
     )
+
+
+def _spread(values: Mapping[str, float], name: str, scale: int) -> str:
+    """Median and 99th percentile; empty where there is no such time."""
+    parts = [values.get(f"{name}_seconds_{part}") for part in ("p50", "p99")]
+    return " / ".join(number_text(scale * value) for value in parts if value is not None)
 
 
 def load_table(records: Sequence[PlanRecord]) -> Table:
@@ -64,9 +58,9 @@ def load_table(records: Sequence[PlanRecord]) -> Table:
     table = Table(title=Text(CAPTION), title_justify="left")
     table.add_column("", overflow="fold")
     for column in COLUMNS:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for one in loaded(records):
-        table.add_row(Text(one.label), *(Text(cell) for cell in load_cells(one)))
+        table.add_row(Text(engine(one)), *(Text(cell) for cell in load_cells(one)))
     return table
 
 
@@ -75,8 +69,7 @@ def rated(records: Sequence[PlanRecord]) -> dict[str, list[PlanRecord]]:
     engines: dict[str, list[PlanRecord]] = {}
     for one in loaded(records):
         if "load_qps" in (one.serving or {}):
-            name = " ".join(part for part in one.label.split() if not part.startswith("plan.qps=")) or one.hardware
-            engines.setdefault(name, []).append(one)
+            engines.setdefault(engine(one) or one.hardware, []).append(one)
     return {name: sorted(found, key=_rate) for name, found in engines.items() if len({_rate(one) for one in found}) > 1}
 
 

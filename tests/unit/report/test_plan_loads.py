@@ -28,19 +28,23 @@ def records() -> list[PlanRecord]:
     for qps in (4.0, 1.0):
         plan = PlanSpec(workload="serve", qps=qps, duration=20.0, prompt_tokens=512, output_tokens=64)
         planned = serving_forecast(point, plan, date(2026, 6, 1), load_of(plan, point.max_model_len))
-        found.append(serving_record(f"plan.qps={qps:g} serve.tp=8", planned))
+        swept = {"hardware": "<v6e>", "serve.tp": "8", "plan.qps": f"{qps:g}"}
+        found.append(replace(serving_record(f"plan.qps={qps:g}", planned), swept=swept))
     return [*found, serving_record("idle", serving_forecast(point, PlanSpec(workload="serve"), date(2026, 6, 1)))]
 
 
 def test_a_sweep_over_rates_has_a_line_a_load(records: list[PlanRecord]) -> None:
-    console = Console(width=220, record=True, file=io.StringIO())
+    console = Console(width=80, record=True, file=io.StringIO())
     print_plan("plan", records, [], console)
     shown = console.export_text()
     assert "Requests, simulated" in shown
-    assert shown.partition("Requests, simulated")[2].count("plan.qps=4 serve.tp=8") == 1
-    assert "idle" not in shown.partition("Requests, simulated")[2]
-    assert load_cells(records[0])[0] == "4"
-    assert load_cells(records[0])[1] == time_text(records[0].serving["ttft_seconds_p50"])
+    loads = shown.partition("Requests, simulated")[2]
+    assert loads.count("<v6e> tp=8") == 2
+    assert "idle" not in loads
+    serving = records[0].serving
+    spread = f"{number_text(1000 * serving['tpot_seconds_p50'])} / {number_text(1000 * serving['tpot_seconds_p99'])}"
+    assert spread in shown
+    assert (load_cells(records[0])[0], load_cells(records[0])[2]) == ("4", spread)
 
 
 def test_one_load_is_shown_with_its_engine(records: list[PlanRecord]) -> None:
@@ -52,7 +56,7 @@ def test_one_load_is_shown_with_its_engine(records: list[PlanRecord]) -> None:
 
 
 def test_engines_are_joined_over_their_rates(records: list[PlanRecord]) -> None:
-    assert {name: [one.serving["load_qps"] for one in found] for name, found in rated(records).items()} == {"serve.tp=8": [1.0, 4.0]}
+    assert {name: [one.serving["load_qps"] for one in found] for name, found in rated(records).items()} == {"<v6e> tp=8": [1.0, 4.0]}
     assert rated(records[1:]) == {}
 
 
@@ -63,12 +67,11 @@ def test_csv_has_the_percentiles(records: list[PlanRecord]) -> None:
 
 
 def test_the_page_holds_the_loads(records: list[PlanRecord], tmp_path: Path) -> None:
-    named = [replace(records[0], label="<one>"), records[1]]
-    page = write_plan("plan", named, [], {}, tmp_path).read_text()
-    assert "<h2>Requests, simulated</h2>" in page
-    assert page.count("&lt;one&gt;") >= 2
-    assert "<one>" not in page
-    assert "mathdefault" not in write_plan("plan", records, [], {}, tmp_path).read_text()
+    page = write_plan("plan", records, [], {}, tmp_path).read_text()
+    assert "<h2>Requests, simulated: median / 99th percentile</h2>" in page
+    assert "&lt;v6e&gt; tp=8" in page
+    assert "<v6e>" not in page
+    assert "mathdefault" not in page
     assert (tmp_path / "loads.png").read_bytes().startswith(b"\x89PNG")
 
 
