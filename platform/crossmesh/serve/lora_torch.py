@@ -36,8 +36,8 @@ class _Together:
 class LoraBatch:
     """Which tokens of a batch belong to which slot; made once for a batch and used in every layer."""
 
-    _single: tuple[tuple[int, Tensor | None], ...]
-    """Slot and tokens of each adapter with many; None: the whole batch."""
+    _single: tuple[tuple[int, slice | Tensor], ...]
+    """Slot and tokens of each adapter with many: a stretch of the batch, which is read and written in place, or any tokens."""
     _together: _Together | None
 
     @classmethod
@@ -49,8 +49,7 @@ class LoraBatch:
         if len(few) < 2 or few[-1] - few[0] >= _SPARSE * len(few):
             few = []
         many = sorted(counts.keys() - set(few))
-        whole = len(many) == 1 and counts[many[0]] == len(slots)
-        single = tuple((slot, None if whole else torch.nonzero(slots == slot).flatten()) for slot in many)
+        single = tuple((slot, _stretch(torch.nonzero(slots == slot).flatten())) for slot in many)
         return cls(single, _gather(slots.tolist(), few) if few else None)
 
     def add(self, y: Tensor, x: Tensor, a_stacks: Sequence[Tensor], b_stacks: Sequence[Tensor], scale: float, sizes: Sequence[int]) -> None:
@@ -59,11 +58,11 @@ class LoraBatch:
         `y` [tokens, sum(sizes)], `x` [tokens, in], A per slice [slots, 1, rank, in], B per slice [slots, 1, size, rank].
         """
         for slot, rows in self._single:
-            inputs = x if rows is None else x[rows]
+            inputs = x[rows]
             for part, a, b in _slices(y, a_stacks, b_stacks, sizes):
                 shrunk = inputs @ a[slot, 0].T
-                if rows is None:
-                    part.addmm_(shrunk, b[slot, 0].T, alpha=scale)
+                if isinstance(rows, slice):
+                    part[rows].addmm_(shrunk, b[slot, 0].T, alpha=scale)
                 else:
                     part.index_add_(0, rows, shrunk @ b[slot, 0].T, alpha=scale)
         if self._together is None:
@@ -77,6 +76,12 @@ class LoraBatch:
                 part.add_(change, alpha=scale)
             else:
                 part.index_add_(0, rows, change, alpha=scale)
+
+
+def _stretch(rows: Tensor) -> slice | Tensor:
+    """`rows`, ascending, as a slice where none is missing between the first and the last: the prompt of one request is such."""
+    first, last = int(rows[0]), int(rows[-1])
+    return slice(first, last + 1) if last - first + 1 == len(rows) else rows
 
 
 def _gather(slots: list[int], few: list[int]) -> _Together:

@@ -25,7 +25,7 @@ from crossmesh.verify.result import CheckResult, Limit
 MIXED_BOUND = 0.9
 """Generated tokens per second of traffic over all adapters, over those of traffic on one."""
 
-_SPREAD = 0.1
+_SPREAD = 0.3
 
 
 @dataclass(frozen=True)
