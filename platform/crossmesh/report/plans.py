@@ -154,10 +154,13 @@ class Plans:
         values = plan_json(spec.name, records, notes, command)
         title = f"{spec.name}: plan"
         folder = Path(self._folder or spec.storage.path / "plans" / f"{spec.name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}")
+        if self._output == "table":  # Before files and MLflow, which take seconds.
+            print_plan(title, records, notes, RichConsole(highlight=False))
+            sys.stdout.flush()
         write_plan(title, records, notes, values, folder)
         values["run_id"] = self._logged(spec, records, folder, command, "KILLED" if interrupted else "FINISHED")
         console = Console()
-        console.finish(lambda: print_plan(title, records, notes, RichConsole(highlight=False)), values, self._output)
+        console.finish(lambda: None, values, self._output)
         console.say(f"files of the plan: {folder}")
         if interrupted:
             sys.exit(INTERRUPTED)
