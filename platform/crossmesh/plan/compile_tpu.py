@@ -37,7 +37,8 @@ _log = logging.getLogger(__name__)
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _TOO_MUCH = re.compile(r"Ran out of memory in memory space hbm\. Used ([0-9.]+)([KMGT]?) of")
-"""XLA's refusal says how much the program would have needed."""
+_TOO_MUCH_AT_WORK = re.compile(r"total memory required for HLO temporaries \(([0-9.]+)([KMGT]?)\) exceeds available HBM")
+"""XLA's refusals say how much the program would have needed, with its arguments and without."""
 
 
 def main() -> None:
@@ -204,11 +205,14 @@ def _figures(compiled: Any, kinds: Mapping[str, int]) -> Fields:
 
 def _too_much(error: Exception, kinds: Mapping[str, int]) -> Fields:
     """The figures of a program that XLA refused because it needs too much. Raises `CrossmeshError` when that is not why."""
-    found = _TOO_MUCH.search(str(error))
-    if found is None:
+    arguments = sum(kinds.values())
+    if found := _TOO_MUCH.search(str(error)):
+        used = float(found[1]) * _UNITS[found[2]]
+    elif found := _TOO_MUCH_AT_WORK.search(str(error)):
+        used = float(found[1]) * _UNITS[found[2]] + arguments
+    else:
         raise CrossmeshError(f"XLA did not compile the step: {' '.join(str(error).split())[:600]}") from error
-    used = float(found[1]) * _UNITS[found[2]]
-    return {"hbm_bytes": used, "memory": {**kinds, "temporaries": used - sum(kinds.values())}}
+    return {"hbm_bytes": used, "memory": {**kinds, "temporaries": used - arguments}}
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from crossmesh.files import canonical_json, digest_text, write_json
 KINDS = ("tpu", "gpu")
 """`tpu`: compiled ahead of time; `gpu`: traced."""
 _SOURCES = {
-    "tpu": ("models/*.py", "train/backend.py", "train/*_jax.py", "train/jax_*.py", "plan/compile_tpu.py"),
+    "tpu": ("models/*.py", "train/backend.py", "train/*_jax.py", "train/jax_*.py"),
     "gpu": ("models/*.py", "train/backend.py", "train/*_torch.py", "train/torch_*.py", "plan/trace_gpu*.py", "plan/allocations.py"),
 }
 """Files of the package that decide what the step of a kind is."""
