@@ -84,9 +84,11 @@ def _traced(setup: TrainingSetup, batch: PackedBatch) -> dict[str, Any]:
     }
 
 
-def _gpu_dropout(values: Tensor, probability: float = 0.5, training: bool = True, _inplace: bool = False) -> Tensor:
+def _gpu_dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002, ARG001  # torch's names
     """As on a GPU, which keeps a byte for each value; a CPU keeps the mask in the precision of the values."""
-    dropped: Tensor = torch.native_dropout(values, probability, training)[0]
+    if not training or p == 0:
+        return input
+    dropped: Tensor = torch.native_dropout(input, p, training)[0]
     return dropped
 
 
