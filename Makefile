@@ -24,7 +24,7 @@ demo: install tools ## Fine-tune SmolLM2 on PyTorch and JAX, serve, evaluate and
 test: install tools ## Unit and integration tests, at most 15 minutes on 2 cores
 	$(PYTEST) -m "not full and not gpu and not tpu"
 
-compiler: install $(COMPILER) ## Fetch libtpu, with which plans compile for TPUs (170 MB, Google's licence)
+compiler: install $(COMPILER) ## Fetch libtpu, with which plans compile for TPUs (700 MB on disk, Google's licence)
 
 # In a folder of its own: beside it in .venv, vLLM would take this machine for a TPU.
 $(COMPILER): requirements/plan-tpu.txt

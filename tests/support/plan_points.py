@@ -12,11 +12,30 @@ from crossmesh.plan.lengths import Filling
 from crossmesh.plan.model import planned_model
 from crossmesh.plan.point import Point
 from crossmesh.plan.serving_point import ServingPoint
-from crossmesh.spec.training import LoraSpec, ModelSpec
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.planning import PlanSpec
+from crossmesh.spec.training import BackendSpec, BatchSpec, DataSpec, HardwareSpec, LoraSpec, MeshSpec, ModelSpec, OptimSpec
 
 GEMMA = parse_architecture(architecture_config("gemma4_31b"), "gemma4_31b.json")
 MODEL = planned_model(GEMMA, lora_modules(LoraSpec(rank=64, alpha=64.0), GEMMA))
 BASE = planned_model(GEMMA, ())
+
+
+def paper_spec(**changes: Any) -> ExperimentSpec:
+    """The same run as a spec, with layers made again."""
+    spec = ExperimentSpec(
+        name="paper",
+        model=ModelSpec(family="gemma4", weights="hf://google/gemma-4-31b-it", dtype="bfloat16"),
+        data=DataSpec(max_length=3072),
+        lora=LoraSpec(rank=64, alpha=64.0),
+        batch=BatchSpec(8, 1),
+        hardware=HardwareSpec("tpu_v5p_8"),
+        mesh=MeshSpec(fsdp=1, tp=4),
+        backend=BackendSpec(remat="layer"),
+        optim=OptimSpec(steps=1244),
+        plan=PlanSpec(mean_tokens=922.0, price_max_age_days=10**6),
+    )
+    return replace(spec, **changes)
 
 
 def paper_point(**changes: Any) -> Point:

@@ -15,12 +15,12 @@ from crossmesh.environments import compiler_folder, environment
 from crossmesh.errors import InputError
 from crossmesh.hardware.devices import Tpu
 from crossmesh.models.architecture import Architecture
+from crossmesh.plan.asking import ask
 from crossmesh.plan.depths import Depths, keep_layers, small_depths
 from crossmesh.plan.figures import Compiled
 from crossmesh.plan.model import PlannedModel
 from crossmesh.plan.point import Point
-from crossmesh.plan.store import WORKERS, Answer, Question, Store
-from crossmesh.plan.workers import run_worker
+from crossmesh.plan.store import WORKERS, Answer, Question, Store, stale_warning
 
 KIND = "tpu"
 _CHIPS = ("v4", "v5e", "v5p", "v6e")
@@ -60,7 +60,7 @@ class TpuCompiler:
         """What to do to have the compiler; empty when it is there."""
         if (compiler_folder() / "libtpu").is_dir() or environment(WORKERS[KIND]).python is not None:
             return ""
-        return "The TPU compiler is not installed: `make compiler` fetches it (170 MB, Google's licence)."
+        return "The TPU compiler is not installed: `make compiler` fetches it (700 MB on disk, Google's licence)."
 
     def compile(self, point: Point, *, whole: bool = False) -> Compiled:
         """Compile the step of `point` now, at small depths unless the `whole` model is asked for, and keep the answers.
@@ -71,22 +71,9 @@ class TpuCompiler:
         if reason := self.missing():
             raise InputError(reason)
         depths = _WHOLE if whole else _depths(point.model) or _WHOLE
-        answers = {kept: self._store.find(question(point, kept)) for kept in depths.layers}
-        absent = [kept for kept, answer in answers.items() if answer is None or answer.stale]
-        if absent:
-            with self._console.stage(f"Compiling for {topology(point)}: {_described(point)}") as stage:
-                asked = [question(point, kept) for kept in absent]
-                expected = [self._expected_s(one) for one in asked]
-
-                def tick(index: int, seconds: float) -> None:
-                    label = f"seconds, depth of {len(asked[index].fields['layers'])} layers"
-                    stage.progress(label, int(seconds), max(int(expected[index]), int(seconds) + 5))
-
-                log = self._store.folder / "logs" / f"{asked[0].digest[:16]}.log"
-                for part in run_worker(KIND, [one.fields for one in asked], log, tick):
-                    kept, one = absent[part.index], asked[part.index]
-                    answers[kept] = self._store.keep(one, part.answer, part.seconds, part.versions)
-        return together(depths, [answer for answer in answers.values() if answer is not None])
+        title = f"Compiling for {topology(point)}: {_described(point)}"
+        questions = [question(point, kept) for kept in depths.layers]
+        return together(depths, ask(self._store, self._console, title, questions, self._expected_s, "seconds, depth"))
 
     def _expected_s(self, asked: Question) -> float:
         """Seconds that a compilation takes by what others took, of the same model if there are any."""
@@ -175,17 +162,16 @@ def together(depths: Depths, answers: Sequence[Answer]) -> Compiled:
     values = [answer.value for answer in answers]
     memory = {kind: depths.extrapolate([value["memory"].get(kind, 0.0) for value in values]) for kind in values[0]["memory"]}
     counted = {name: total([value.get(name) for value in values]) for name in _COUNTED}
-    versions = answers[0].maker.versions
     stale = tuple(dict.fromkeys(reason for answer in answers for reason in answer.stale))
     return Compiled(
-        by=f"libtpu {versions.get('libtpu', 'of unknown version')}, jax {versions.get('jax', 'of unknown version')}",
+        by=f"{answers[0].maker.named('libtpu')}, {answers[0].maker.named('jax')}",
         hbm_bytes=depths.extrapolate([value["hbm_bytes"] for value in values]),
         memory=memory,
         flops=counted["flops"],
         bytes=counted["bytes"],
         seconds=counted["seconds"],
         extrapolated=len(answers) > 1,
-        warnings=(f"The compiler's figures are stale, made with another: {', '.join(stale)}.",) if stale else (),
+        warnings=stale_warning(stale),
     )
 
 

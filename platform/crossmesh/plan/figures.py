@@ -1,10 +1,9 @@
 """Figures of a training step, and which source each of them is from: this room's model, and a compiler or a trace where one has answered.
 
 Memory is the compiler's where it is known. Time stays the model's, which knows what a static estimate does not, but is never below the
-compiler's. Compiles nothing itself: an answer comes from a `CompiledSource`.
+compiler's. Compiles nothing itself: an answer comes from a `compilers.Compiler`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from crossmesh.plan.efficiency import efficiency
@@ -34,10 +33,6 @@ class Compiled:
     """From two small depths."""
     warnings: tuple[str, ...] = ()
     """Say, that the stored figures are stale."""
-
-
-CompiledSource = Callable[[Point], Compiled | None]
-"""The answer for a point, or None where there is none."""
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """Plans runs with everything that is known on this machine beside their specs: kept answers of compilers, and what own runs measured."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 
 from crossmesh.console import Console
 from crossmesh.errors import CrossmeshError
-from crossmesh.plan.calibration import Calibration, own_calibrations
+from crossmesh.plan.calibration import Calibrations, own_calibrations
 from crossmesh.plan.compiled import TpuCompiler
 from crossmesh.plan.compilers import Compiler, worth_compiling
 from crossmesh.plan.exact import broken_rules
@@ -27,7 +27,7 @@ class Planner:
     plan: PlanSpec
     today: date
     compilers: tuple[Compiler, ...] = ()
-    calibrations: Mapping[tuple[str, str], Calibration] = field(default_factory=dict)
+    calibrations: Calibrations = field(default_factory=dict)
 
     def planned(self, point: Point) -> Forecast:
         """The forecast of `point`, with the kept answer of its compiler where there is one and `plan.compile` allows it."""

@@ -70,6 +70,10 @@ class Maker:
         """Of all of it."""
         return digest_text(canonical_json([self.sources, self.versions]))
 
+    def named(self, library: str) -> str:
+        """A library with its version, for a person."""
+        return f"{library} {self.versions.get(library, 'of unknown version')}"
+
     def differences(self, other: "Maker") -> tuple[str, ...]:
         """What `other` has otherwise, for a person."""
         found = ["the package's sources of the step"] if self.sources != other.sources else []
@@ -89,6 +93,11 @@ class Answer:
     maker: Maker
     stale: tuple[str, ...] = ()
     """What it was made with that is different now; empty when it is current."""
+
+
+def stale_warning(reasons: tuple[str, ...]) -> tuple[str, ...]:
+    """What a plan says of answers that are stale for these `reasons`; nothing where there are none."""
+    return (f"The figures compiled or traced are stale, made with another: {', '.join(reasons)}.",) if reasons else ()
 
 
 def maker(kind: str) -> Maker:

@@ -18,11 +18,11 @@ from crossmesh.errors import InputError
 from crossmesh.hardware.devices import Gpu
 from crossmesh.models.architecture import Json
 from crossmesh.models.lora import LoraModule, lora_modules
+from crossmesh.plan.asking import ask
 from crossmesh.plan.figures import Compiled
 from crossmesh.plan.model import PlannedModel, known_config
 from crossmesh.plan.point import Point
-from crossmesh.plan.store import WORKERS, Answer, Question, Store
-from crossmesh.plan.workers import run_worker
+from crossmesh.plan.store import WORKERS, Answer, Question, Store, stale_warning
 from crossmesh.spec.training import LORA_TARGETS, LoraSpec
 
 KIND = "gpu"
@@ -65,20 +65,9 @@ class GpuTrace:
         """
         if reason := self.missing():
             raise InputError(reason)
-        asked = self._question(point)
-        kept = self._store.find(asked)
-        if kept is not None and not kept.stale:
-            return compiled(kept)
-        layers = len(point.model.architecture.layers)
-        with self._console.stage(f"Tracing the step on one of {point.mesh.devices} GPUs, {layers} layers") as stage:
-            expected = int(self._expected_s(point))
-
-            def tick(_index: int, seconds: float) -> None:
-                stage.progress("seconds", int(seconds), max(expected, int(seconds) + 5))
-
-            log = self._store.folder / "logs" / f"{asked.digest[:16]}.log"
-            (part,) = run_worker(KIND, [asked.fields], log, tick)
-        return compiled(self._store.keep(asked, part.answer, part.seconds, part.versions))
+        title = f"Tracing the step on one of {point.mesh.devices} GPUs, {len(point.model.architecture.layers)} layers"
+        (answer,) = ask(self._store, self._console, title, [self._question(point)], lambda _: self._expected_s(point))
+        return compiled(answer)
 
     def _question(self, point: Point) -> Question:
         config = known_config(point.spec, self._cache)
@@ -137,14 +126,14 @@ def _ranks(modules: tuple[LoraModule, ...]) -> dict[str, int]:
 
 def compiled(answer: Answer) -> Compiled:
     """An answer of the worker as figures."""
-    told, stale = answer.value, ", ".join(answer.stale)
+    told = answer.value
     return Compiled(
-        by=f"torch {answer.maker.versions.get('torch', 'of unknown version')}, fake tensors",
+        by=f"{answer.maker.named('torch')}, fake tensors",
         hbm_bytes=told["hbm_bytes"],
         memory=dict(told["memory"]),
         flops=told["flops"],
         bytes=told["bytes"],
         seconds=None,
         extrapolated=False,
-        warnings=(f"The trace's figures are stale, made with another: {stale}.",) if stale else (),
+        warnings=stale_warning(answer.stale),
     )

@@ -26,6 +26,7 @@ MIXED_BOUND = 0.9
 """Generated tokens per second of traffic over all adapters, over those of traffic on one."""
 
 _SPREAD = 0.3
+"""Of the made-up adapters: at 0.1, five of twenty gave another's answer on SmolLM2."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ TIME_BOUND = 0.05
 
 
 def verify_plan_depths(spec: ExperimentSpec, folder: Path, console: Console) -> CheckResult:
-    """Compile the step of `spec` at small depths and whole, where there is no answer yet; 60 layers take ten minutes on two cores."""
+    """Compile the step of `spec` at small depths and whole, where there is no answer yet."""
     del folder  # Answers are kept with those of plans.
     point = training_point(spec)
     compiler = TpuCompiler(Store(spec.storage.path / "cache" / "plan", spec.plan.answers), console)

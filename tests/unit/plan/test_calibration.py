@@ -1,7 +1,7 @@
 """Own runs against the model: which runs count, as they really ran, and what their ratios come to."""
 
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -10,19 +10,11 @@ from crossmesh.plan.figures import figures, modelled
 from crossmesh.plan.point import training_point
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.planning import PlanSpec
-from crossmesh.spec.training import BatchSpec, DataSpec, HardwareSpec, LoraSpec, MeshSpec, ModelSpec, OptimSpec, PackingSpec
-from crossmesh.track.tracker import TrackedRun
+from crossmesh.spec.training import BatchSpec, HardwareSpec, MeshSpec, OptimSpec, PackingSpec
+from crossmesh.track.tracker import TrackedRun, Tracker
+from plan_points import paper_spec
 
-SPEC = ExperimentSpec(
-    model=ModelSpec(family="gemma4", weights="hf://google/gemma-4-31b-it", dtype="bfloat16"),
-    data=DataSpec(max_length=3072),
-    lora=LoraSpec(rank=64, alpha=64.0),
-    batch=BatchSpec(8, 1),
-    hardware=HardwareSpec("tpu_v5p_8"),
-    mesh=MeshSpec(fsdp=1, tp=4),
-    optim=OptimSpec(steps=100),
-    plan=PlanSpec(mean_tokens=500.0),
-)
+SPEC = paper_spec(optim=OptimSpec(steps=100), plan=PlanSpec(mean_tokens=500.0))
 METRICS = {"train/tokens": 100 * 8 * 922.0, "train/tokens_per_s_steady": 763.0, "train/packing_efficiency": 0.3}
 
 
@@ -45,7 +37,7 @@ class Runs:
 
 
 def found(*runs: tuple[ExperimentSpec, dict[str, float]]) -> Any:
-    return own_calibrations(Runs(*runs))  # type: ignore[arg-type]
+    return own_calibrations(cast("Tracker", Runs(*runs)))
 
 
 def test_a_run_counts_with_the_tokens_that_it_had() -> None:

@@ -11,7 +11,7 @@ from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.lora import lora_modules
-from crossmesh.plan import compiled
+from crossmesh.plan import asking, compiled
 from crossmesh.plan.compiled import TpuCompiler, question
 from crossmesh.plan.memory import training_memory
 from crossmesh.plan.model import planned_model
@@ -63,7 +63,7 @@ def test_a_stale_answer_says_so_and_a_current_one_goes_before_it(store: Store) -
     store.keep(question(paper_point()), OF_SIX, 268.0, {"jax": "0.9.0"})
     stale = TpuCompiler(store, Console()).find(paper_point())
     assert stale is not None
-    assert stale.warnings == ("The compiler's figures are stale, made with another: jax 0.9.0.",)
+    assert stale.warnings == ("The figures compiled or traced are stale, made with another: jax 0.9.0.",)
     keep(store, paper_point(), OF_SIX, OF_TWELVE)
     current = TpuCompiler(store, Console()).find(paper_point())
     assert current is not None
@@ -128,7 +128,7 @@ def test_only_absent_depths_are_compiled_and_each_is_kept_at_once(store: Store, 
         if len(questions) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(compiled, "run_worker", interrupted)
+    monkeypatch.setattr(asking, "run_worker", interrupted)
     compiler = TpuCompiler(store, Console())
     with pytest.raises(KeyboardInterrupt):
         compiler.compile(paper_point())

@@ -18,7 +18,8 @@ from crossmesh.plan.point import Point
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.planning import PlanSpec
 from crossmesh.spec.services import ServeSpec, StorageSpec
-from crossmesh.spec.training import BackendSpec, BatchSpec, DataSpec, HardwareSpec, LoraSpec, MeshSpec, ModelSpec, OptimSpec
+from crossmesh.spec.training import DataSpec, HardwareSpec, MeshSpec, ModelSpec
+from plan_points import paper_spec
 
 TODAY = date(2026, 6, 1)
 GEMMA = ModelSpec(family="gemma4", weights="hf://google/gemma-4-31b-it", dtype="bfloat16")
@@ -45,19 +46,7 @@ class Answers:
 
 @pytest.fixture
 def spec(tmp_path: Path) -> ExperimentSpec:
-    return ExperimentSpec(
-        name="paper",
-        model=GEMMA,
-        data=DataSpec(max_length=3072),
-        lora=LoraSpec(rank=64, alpha=64.0),
-        batch=BatchSpec(8, 1),
-        hardware=HardwareSpec("tpu_v5p_8"),
-        mesh=MeshSpec(fsdp=1, tp=4),
-        backend=BackendSpec(remat="layer"),
-        optim=OptimSpec(steps=1244),
-        plan=PlanSpec(mean_tokens=922.0),
-        storage=StorageSpec(str(tmp_path)),
-    )
+    return paper_spec(storage=StorageSpec(str(tmp_path)))
 
 
 def gate(spec: ExperimentSpec, *compilers: Answers) -> Any:

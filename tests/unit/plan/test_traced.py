@@ -10,7 +10,7 @@ from crossmesh.console import Console
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.lora import lora_modules
-from crossmesh.plan import traced
+from crossmesh.plan import asking
 from crossmesh.plan.figures import micro_flops
 from crossmesh.plan.memory import kept_bytes, training_memory
 from crossmesh.plan.model import known_config, planned_model
@@ -65,7 +65,7 @@ def test_an_answer_is_kept_and_found_and_said_to_be_stale(trace: GpuTrace, monke
         asked.append((kind, questions[0]["mesh"]["fsdp"]))
         yield Part(0, VALUE, 3.0, {"torch": "2.13.0"})
 
-    monkeypatch.setattr(traced, "run_worker", worker)
+    monkeypatch.setattr(asking, "run_worker", worker)
     point = gpu_point()
     assert trace.find(point) is None
     made = trace.compile(point)

@@ -17,10 +17,10 @@ from crossmesh.report import plans
 from crossmesh.report.plans import Plans
 from crossmesh.spec.compose import INTERRUPTED, restore_spec
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.planning import PlanSpec
 from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.training import BackendSpec, BatchSpec, DataSpec, HardwareSpec, LoraSpec, MeshSpec, ModelSpec, OptimSpec
+from crossmesh.spec.training import HardwareSpec, MeshSpec
 from crossmesh.track.client import TrackingError
+from plan_points import paper_spec
 
 TODAY = date(2026, 6, 1)
 
@@ -70,19 +70,7 @@ class Runs:
 
 @pytest.fixture
 def spec(tmp_path: Path) -> ExperimentSpec:
-    return ExperimentSpec(
-        name="paper",
-        model=ModelSpec(family="gemma4", weights="hf://google/gemma-4-31b-it", dtype="bfloat16"),
-        data=DataSpec(max_length=3072),
-        lora=LoraSpec(rank=64, alpha=64.0),
-        batch=BatchSpec(8, 1),
-        hardware=HardwareSpec("tpu_v5p_8"),
-        mesh=MeshSpec(fsdp=1, tp=4),
-        backend=BackendSpec(remat="layer"),
-        optim=OptimSpec(steps=1244),
-        plan=PlanSpec(mean_tokens=922.0, price_max_age_days=10**6),
-        storage=StorageSpec(str(tmp_path)),
-    )
+    return paper_spec(storage=StorageSpec(str(tmp_path)))
 
 
 @pytest.fixture
