@@ -15,7 +15,8 @@ from crossmesh.models.weights import folder_digests
 from crossmesh.pipeline.evaluation import served_base
 from crossmesh.serve.app import start_server
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import ServeSpec, StorageSpec
+from crossmesh.spec.services import StorageSpec
+from crossmesh.spec.serving import ServeSpec
 
 
 def say(**values: object) -> None:

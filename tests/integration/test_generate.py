@@ -17,7 +17,7 @@ from crossmesh.evaluate.generate import GenerationError, generate, sample_seed
 from crossmesh.evaluate.harness import evaluate_endpoint, read_result
 from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.tasks import load_task
-from crossmesh.spec.services import EvalSpec
+from crossmesh.spec.evaluation import EvalSpec
 from crossmesh.spec.training import DataSpec, RtlSpec
 
 pytestmark = pytest.mark.integration

@@ -10,7 +10,7 @@ from crossmesh.evaluate.judge import _SCRIPT, judge, judge_all, judge_references
 from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.sandbox import Limits, open_sandbox
 from crossmesh.evaluate.tasks import load_task
-from crossmesh.spec.services import EvalSpec
+from crossmesh.spec.evaluation import EvalSpec
 from crossmesh.spec.training import DataSpec, RtlSpec
 
 pytestmark = [

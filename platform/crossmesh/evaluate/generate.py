@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.samples import Sample, SampleFile
-from crossmesh.spec.services import EvalSpec
+from crossmesh.spec.evaluation import EvalSpec
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

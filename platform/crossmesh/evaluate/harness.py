@@ -21,7 +21,7 @@ from crossmesh.evaluate.samples import Sample
 from crossmesh.evaluate.sandbox import open_sandbox
 from crossmesh.evaluate.tasks import load_task
 from crossmesh.files import canonical_json, read_json, write_json, write_text
-from crossmesh.spec.services import EvalSpec
+from crossmesh.spec.evaluation import EvalSpec
 from crossmesh.spec.training import DataSpec
 
 Progress = Callable[[str, int, int], None]

@@ -16,7 +16,7 @@ from crossmesh.errors import InputError
 from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.sandbox import OUTPUT_LIMIT, TIMEOUT, Limits, Outcome, Sandbox
 from crossmesh.evaluate.verilog import extract, refusal
-from crossmesh.spec.services import EvalSpec
+from crossmesh.spec.evaluation import EvalSpec
 
 SIMULATOR = ("iverilog", "vvp")
 """Programs that `open_sandbox` must make visible."""

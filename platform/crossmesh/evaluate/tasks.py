@@ -3,7 +3,7 @@
 from crossmesh.data.rtl import RtlProblem, build_rtl
 from crossmesh.errors import require_choice
 from crossmesh.evaluate.problems import Problem
-from crossmesh.spec.services import EvalSpec
+from crossmesh.spec.evaluation import EvalSpec
 from crossmesh.spec.training import DataSpec
 
 

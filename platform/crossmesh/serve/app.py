@@ -24,7 +24,7 @@ from crossmesh.serve.engine import EngineSettings, engine_settings
 from crossmesh.serve.gate import PROXY_HOOK, key_digest, server_key
 from crossmesh.serve.loading import HotLoading
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import ServeSpec
+from crossmesh.spec.serving import ServeSpec
 
 APPLICATION = "crossmesh"
 DEPLOYMENT = "engine"

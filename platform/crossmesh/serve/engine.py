@@ -14,7 +14,7 @@ from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.models.families import read_architecture
 from crossmesh.serve.adapters import ServedAdapter, ServedBase, check_names, check_rank, serving_rank
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import ServeSpec
+from crossmesh.spec.serving import ServeSpec
 from crossmesh.spec.training import AUTO, LORA_TARGETS
 
 CPU_LORA_WORKER = "crossmesh.serve.lora_cpu_vllm.Worker"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.errors import InputError
-from crossmesh.spec.services import ServeSpec
+from crossmesh.spec.serving import ServeSpec
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

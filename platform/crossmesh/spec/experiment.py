@@ -13,8 +13,10 @@ from typing import Any
 from crossmesh.errors import InputError, require
 from crossmesh.hardware.devices import Device, Gpu, Tpu
 from crossmesh.hardware.mesh import MeshShape, resolve_mesh
+from crossmesh.spec.evaluation import EvalSpec
 from crossmesh.spec.planning import PlanSpec
-from crossmesh.spec.services import EvalSpec, ServeSpec, StorageSpec, TrackingSpec
+from crossmesh.spec.services import StorageSpec, TrackingSpec
+from crossmesh.spec.serving import ServeSpec
 from crossmesh.spec.training import (
     ATTENTIONS,
     AUTO,

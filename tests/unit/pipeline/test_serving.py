@@ -7,7 +7,8 @@ import pytest
 from crossmesh.errors import InputError
 from crossmesh.pipeline.serving import named_adapters
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import ServeSpec, StorageSpec
+from crossmesh.spec.services import StorageSpec
+from crossmesh.spec.serving import ServeSpec
 
 TRIAL = "0123456789abcdef"
 

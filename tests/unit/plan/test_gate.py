@@ -17,7 +17,8 @@ from crossmesh.plan.planner import Planner
 from crossmesh.plan.point import Point
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.planning import PlanSpec
-from crossmesh.spec.services import ServeSpec, StorageSpec
+from crossmesh.spec.services import StorageSpec
+from crossmesh.spec.serving import ServeSpec
 from crossmesh.spec.training import DataSpec, HardwareSpec, MeshSpec, ModelSpec
 from plan_points import paper_spec
 

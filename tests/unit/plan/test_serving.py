@@ -18,7 +18,7 @@ from crossmesh.plan.serving_point import default_step_tokens
 from crossmesh.plan.serving_step import expert_bytes, needed_bytes, replicated_bytes, step_cost
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.planning import PlanSpec
-from crossmesh.spec.services import ServeSpec
+from crossmesh.spec.serving import ServeSpec
 from crossmesh.spec.training import HardwareSpec
 from plan_points import BASE, paper_engine
 

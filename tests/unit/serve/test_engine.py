@@ -8,7 +8,7 @@ from crossmesh.models.random_weights import architecture_config
 from crossmesh.serve.adapters import ServedAdapter, ServedBase, serving_rank
 from crossmesh.serve.engine import CPU_LORA_WORKER, engine_settings
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import ServeSpec
+from crossmesh.spec.serving import ServeSpec
 from crossmesh.spec.training import BatchSpec, HardwareSpec, ModelSpec
 
 

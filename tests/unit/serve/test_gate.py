@@ -9,7 +9,7 @@ import pytest
 
 from crossmesh.errors import InputError
 from crossmesh.serve.gate import Gate, RoutesThroughGate, key_digest, key_source, server_key
-from crossmesh.spec.services import ServeSpec
+from crossmesh.spec.serving import ServeSpec
 
 KEY = "cm-0123456789abcdef"
 

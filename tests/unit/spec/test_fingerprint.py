@@ -6,7 +6,8 @@ import pytest
 
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.fingerprint import Record, ScienceFacts, science_record, system_record, trial_identity
-from crossmesh.spec.services import ServeSpec, TrackingSpec
+from crossmesh.spec.services import TrackingSpec
+from crossmesh.spec.serving import ServeSpec
 from crossmesh.spec.training import (
     BackendSpec,
     BatchSpec,

@@ -15,7 +15,8 @@ from crossmesh.models.families import read_architecture
 from crossmesh.models.lora import lora_modules
 from crossmesh.models.weights import ModelFolder, fetch_model
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import ServeSpec, StorageSpec
+from crossmesh.spec.services import StorageSpec
+from crossmesh.spec.serving import ServeSpec
 from crossmesh.spec.training import DataSpec, LoraSpec, ModelSpec, OptimSpec, RtlSpec
 from crossmesh.sweep.trial import Prepared, prepare
 

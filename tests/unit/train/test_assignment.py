@@ -7,7 +7,7 @@ import pytest
 
 from crossmesh.models.weights import ModelFolder
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import ServeSpec
+from crossmesh.spec.serving import ServeSpec
 from crossmesh.spec.training import (
     BackendSpec,
     BatchSpec,
