@@ -14,7 +14,7 @@ from rich.text import Text
 from crossmesh.console import Console
 from crossmesh.plan.paper import Line, paper_lines
 from crossmesh.plan.paper_runs import PUBLISHED_GPU_TOKENS_PER_S, XLA_STATIC_S, PaperRun, paper_runs
-from crossmesh.plan.record import training_record
+from crossmesh.plan.record import PlanRecord, training_record
 from crossmesh.report.plan_files import Sheet, write_plan
 
 _TITLE = "arXiv 2605.25645, recomputed"
@@ -24,8 +24,8 @@ _SHOWN = {"run": "run", "s/row modelled": "s/row", "measured": "measured", "toke
 """Columns of the runs that a terminal has room for, and their headings there."""
 
 
-def show_paper(today: date, folder: Path, output: str) -> None:
-    """Print or, with `output=json`, write the report as one line; its files go to `folder`."""
+def show_paper(today: date, folder: Path, output: str) -> list[PlanRecord]:
+    """Print or, with `output=json`, write the report as one line; its files go to `folder`. Returns the runs that it plans."""
     lines, runs = paper_lines(), paper_runs(today)
     notes = _notes(runs)
     values = paper_json(lines, runs, notes)
@@ -38,6 +38,7 @@ def show_paper(today: date, folder: Path, output: str) -> None:
     console = Console()
     console.finish(lambda: RichConsole(highlight=False).print(_render(lines, runs, notes)), values, output)
     console.say(f"files of the report: {page.parent}")
+    return records
 
 
 def paper_json(lines: Sequence[Line], runs: Sequence[PaperRun], notes: Sequence[str]) -> dict[str, Any]:

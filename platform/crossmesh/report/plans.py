@@ -52,6 +52,7 @@ class Plans:
         self._spec: ExperimentSpec | None = None
         self._planner: Planner | None = None
         self._tracker: Tracker | None = None
+        self._command = ""
         self._output = "table"
         self._folder = ""
         self._stage = Stage(RichConsole(stderr=True, highlight=False))
@@ -64,7 +65,7 @@ class Plans:
 
         Ends the process with 3 when the point, or all of a sweep, is rejected, or when a budget is exceeded. `command` is what was typed.
         """
-        interrupted = False
+        self._command, interrupted = command, False
         try:
             yield
         except SystemExit as ended:
@@ -74,7 +75,7 @@ class Plans:
         finally:
             self._stage.close()
         try:
-            self._finish(command, interrupted=interrupted or self._compile())
+            self._finish(interrupted=interrupted or self._compile())
         except CrossmeshError as error:
             sys.stderr.write(f"crossmesh: {error}\n")
             sys.exit(error.exit_code)
@@ -85,11 +86,19 @@ class Plans:
         """Plan `spec`; in a sweep it is one of its points."""
         if spec.plan.report == "paper":
             require(sweep_overrides() is None, "plan.report", spec.plan.report, "once, without -m")
-            show_paper(datetime.now(UTC).date(), Path(folder or spec.storage.path / "plans" / "paper"), output)
+            self._paper(spec, Path(folder or spec.storage.path / "plans" / "paper"), output)
             return
         self._spec, self._output, self._folder = spec, output, folder
         self._points.append(_Point(sweep_overrides() or (), self._planned(spec)))
         self._count()
+
+    def _paper(self, spec: ExperimentSpec, folder: Path, output: str) -> None:
+        records = show_paper(datetime.now(UTC).date(), folder, output)
+        try:
+            tracker = Tracker(spec.tracking, spec.storage)
+            log_plan(tracker, replace(spec, name="paper"), records, {"plan.report": "paper"}, folder, self._command, "FINISHED")
+        except TrackingError as error:
+            Console().say(f"The report is not logged. {error}")
 
     def refuse(self, error: InputError) -> bool:
         """Take a point of a sweep that cannot even be described; outside a sweep it is the user's mistake."""
@@ -141,7 +150,7 @@ class Plans:
             return True
         return False
 
-    def _finish(self, command: str, *, interrupted: bool) -> None:
+    def _finish(self, *, interrupted: bool) -> None:
         spec = self._spec
         if spec is None:
             if self._points:
@@ -151,14 +160,14 @@ class Plans:
         records = self._labelled(spec)
         over = _over_budget(records, spec) if len(records) > 1 else ""
         notes = self._all_notes(records, over, interrupted=interrupted)
-        values = plan_json(spec.name, records, notes, command)
+        values = plan_json(spec.name, records, notes, self._command)
         title = f"{spec.name}: plan"
         folder = Path(self._folder or spec.storage.path / "plans" / f"{spec.name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}")
         if self._output == "table":  # Before files and MLflow, which take seconds.
             print_plan(title, records, notes, RichConsole(highlight=False))
             sys.stdout.flush()
         write_plan(title, records, notes, values, folder)
-        values["run_id"] = self._logged(spec, records, folder, command, "KILLED" if interrupted else "FINISHED")
+        values["run_id"] = self._logged(spec, records, folder, "KILLED" if interrupted else "FINISHED")
         console = Console()
         console.finish(lambda: None, values, self._output)
         console.say(f"files of the plan: {folder}")
@@ -186,13 +195,13 @@ class Plans:
             notes.append(f"Interrupted: {planned}; what was compiled is kept. The same command continues.")
         return [note for note in dict.fromkeys(notes) if note]
 
-    def _logged(self, spec: ExperimentSpec, records: Sequence[PlanRecord], folder: Path, command: str, status: str) -> str | None:
+    def _logged(self, spec: ExperimentSpec, records: Sequence[PlanRecord], folder: Path, status: str) -> str | None:
         """The id of the plan's MLflow run; None when it could not be logged, which is said."""
         if self._tracker is None:
             return None
         try:
             shared = _by_key(sorted(set.intersection(*(set(one.overrides) for one in self._points))))
-            return log_plan(self._tracker, spec, records, shared, folder, command, status)
+            return log_plan(self._tracker, spec, records, shared, folder, self._command, status)
         except TrackingError as error:
             Console().say(str(error))
             return None

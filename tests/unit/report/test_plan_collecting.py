@@ -13,7 +13,7 @@ from crossmesh.errors import InputError
 from crossmesh.plan.figures import Compiled
 from crossmesh.plan.planner import Planner
 from crossmesh.plan.point import Point
-from crossmesh.report import plans
+from crossmesh.report import paper, plans
 from crossmesh.report.plans import Plans
 from crossmesh.spec.compose import INTERRUPTED, restore_spec
 from crossmesh.spec.experiment import ExperimentSpec
@@ -84,11 +84,13 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
 def files(monkeypatch: pytest.MonkeyPatch) -> None:
     """No charts: they take a second, and have tests of their own."""
 
-    def written(title: str, records: Any, notes: Any, values: Any, folder: Path) -> None:
+    def written(title: str, records: Any, notes: Any, values: Any, folder: Path, sheets: Any = ()) -> Path:
         folder.mkdir(parents=True)
         (folder / "plan.json").write_text(json.dumps(values))
+        return folder / "plan.html"
 
     monkeypatch.setattr(plans, "write_plan", written)
+    monkeypatch.setattr(paper, "write_plan", written)
 
 
 @pytest.fixture
@@ -219,3 +221,15 @@ def test_a_kept_spec_is_the_spec_again(spec: ExperimentSpec) -> None:
     assert restore_spec(json.loads(json.dumps(asdict(spec)))) == spec
     with pytest.raises(InputError, match="does not fit this version"):
         restore_spec({"model": {"no_such_key": 1}})
+
+
+def test_the_recomputed_paper_is_a_run_with_one_below_it_for_each_way_to_train(
+    spec: ExperimentSpec, runs: Runs, sweep: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned(replace(spec, plan=replace(spec.plan, report="paper")))
+    said = result(capsys)["runs"]
+    parent, *below = runs.runs
+    assert (parent["name"], parent["status"], parent["tags"]["crossmesh.command"]) == ("paper", "FINISHED", "command")
+    assert [one["name"] for one in below] == [one["label"] for one in said]
+    assert all(one["parent"] == "0" for one in below)
+    assert "plan.json" in parent["files"]
