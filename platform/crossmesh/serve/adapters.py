@@ -63,7 +63,7 @@ class ServedBase:
             if not _sound(form):
                 shutil.rmtree(form, ignore_errors=True)
                 digest = write_serving_adapter(source, form, read_architecture(self.folder))
-                write_json(form / MANIFEST, {"source": str(source), "digest": digest})
+                write_json(form / MANIFEST, {"source": str(source), "adapter": adapter_digest(source), "digest": digest})
         config = adapter.config
         return ServedAdapter(name, form, max(config.rank_of(module) for module in config.modules))
 
@@ -71,7 +71,8 @@ class ServedBase:
 def _sound(form: Path) -> bool:
     """Whether `form` is the adapter that was written there."""
     try:
-        return bool(read_json(form / MANIFEST)["digest"] == adapter_digest(form))
+        manifest = read_json(form / MANIFEST)
+        return bool(manifest["adapter"]) and bool(manifest["digest"] == adapter_digest(form))
     except (OSError, ValueError, KeyError, TypeError, CrossmeshError):
         return False
 

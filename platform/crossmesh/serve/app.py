@@ -10,9 +10,9 @@ import socket
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -48,6 +48,8 @@ class Server:
     settings: EngineSettings = field(repr=False)
     start_s: float
     """Seconds from the call to the first answer."""
+    fingerprint: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """What `GET /v1/fingerprint` said then."""
 
     def stop(self) -> None:
         """End the application, the engine's processes and Ray Serve; Ray itself stays. A second call does nothing."""
@@ -101,11 +103,11 @@ def start_server(
         loading = HotLoading(base, (spec.storage.path, *sources), settings.engine_kwargs.get("max_lora_rank", 0))
         _deploy(settings, spec, loading, None if key is None else key_digest(key))
         _wait(began + spec.serve.start_timeout_s, spec.serve, on_progress)
-        _probe(server, gated=key is not None)
+        found = _probe(server, gated=key is not None)
     except BaseException:
         server.stop()
         raise
-    return Server(server.base_url, server.api_key, server.models, settings, time.monotonic() - began)
+    return replace(server, start_s=time.monotonic() - began, fingerprint=found)
 
 
 def _stop_serve() -> None:
@@ -170,9 +172,8 @@ def _deploy(settings: EngineSettings, spec: ExperimentSpec, loading: HotLoading,
     options: dict[str, Any] = dict(settings.deployment)
     options["ray_actor_options"] = {**options["ray_actor_options"], "runtime_env": runtime_env}
     # Access logs name routes, status and time only; prompts and headers never enter them.
-    application = serve.deployment(ModelServer, name=DEPLOYMENT, **options).bind(
-        {**settings.llm_config, "runtime_env": runtime_env}, dict(settings.adapters), loading, digest
-    )
+    in_workers = replace(settings, llm_config={**settings.llm_config, "runtime_env": runtime_env})
+    application = serve.deployment(ModelServer, name=DEPLOYMENT, **options).bind(in_workers, loading, digest)
     target = serve.RunTarget(application, name=APPLICATION, route_prefix="/")
     serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
 
@@ -211,8 +212,8 @@ def _get(url: str, key: str | None) -> tuple[int, bytes]:
         return error.code, error.read()
 
 
-def _probe(server: Server, *, gated: bool) -> None:
-    """Ask the server for its models, and, when it has a gate, make sure that it is closed to others."""
+def _probe(server: Server, *, gated: bool) -> dict[str, Any]:
+    """Return the server's fingerprint, after making sure that it has its models and, when it has a gate, is closed to others."""
     origin = server.base_url.removesuffix("/v1")
     if gated:
         for path in ("/v1/models", "/-/routes"):
@@ -223,3 +224,8 @@ def _probe(server: Server, *, gated: bool) -> None:
     listed = {card["id"] for card in json.loads(body)["data"]} if status == 200 else set()
     if listed != set(server.models):
         raise CrossmeshError(f"The server lists the models {sorted(listed)} (status {status}) instead of {sorted(server.models)}.")
+    status, body = _get(f"{server.base_url}/fingerprint", server.api_key)
+    if status != 200:
+        raise CrossmeshError(f"The server does not say what it is: /v1/fingerprint answered with status {status}.")
+    found: dict[str, Any] = json.loads(body)
+    return found

@@ -42,6 +42,10 @@ class EngineSettings:
     """Options of the Serve deployment: placement, replicas, queue."""
     variables: Mapping[str, str]
     """Environment variables of the replica beside those of its worker kind."""
+    chip: str
+    """The catalogue's name of the chip."""
+    chips: int
+    """Chips that one replica computes on."""
 
     @property
     def engine_kwargs(self) -> Mapping[str, Any]:
@@ -78,7 +82,8 @@ def engine_settings(spec: ExperimentSpec, base: ServedBase, adapters: Sequence[S
         **_accelerator(device),
     }
     folders = {adapter.name: str(adapter.folder.resolve()) for adapter in adapters}
-    return EngineSettings(_kind(device), llm_config, folders, _deployment(spec.serve.tp, device), _variables(device))
+    deployment = _deployment(spec.serve.tp, device)
+    return EngineSettings(_kind(device), llm_config, folders, deployment, _variables(device), device.chip, spec.serve.tp)
 
 
 def check_no_experts(folder: Path) -> None:

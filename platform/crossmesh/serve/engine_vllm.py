@@ -1,6 +1,6 @@
 """Starting, exposing and stopping the vLLM engine of `ray.serve.llm`. Imported in a replica only: it imports vllm and torch."""
 
-from collections.abc import Mapping
+import asyncio
 from typing import Any
 
 from fastapi import FastAPI, HTTPException
@@ -10,7 +10,11 @@ from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
 from vllm.entrypoints.openai.models.protocol import LoRAModulePath
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+from vllm.entrypoints.serve.dev.cache.api_router import router as cache_routes
+from vllm.platforms import current_platform
 
+from crossmesh.serve.engine import EngineSettings
+from crossmesh.serve.fingerprint import EngineFacts, fingerprint
 from crossmesh.serve.loading import HotLoading
 from crossmesh.serve.loading_vllm import add_routes
 
@@ -39,22 +43,53 @@ class _LocalModel(CallbackBase):
         self.ctx.run_init_node = False
 
 
-async def start_engine(llm_config: Mapping[str, Any], adapters: Mapping[str, str]) -> LLMServer:
-    """Start the engine of `llm_config` with every adapter loaded under its own name, and return its server."""
-    arguments = dict(llm_config["engine_kwargs"])
-    if adapters:
-        arguments["lora_modules"] = [LoRAModulePath(name=name, path=folder) for name, folder in adapters.items()]
-    config = LLMConfig(**{**llm_config, "engine_kwargs": arguments, "callback_config": {"callback_class": _LocalModel}})
+async def start_engine(settings: EngineSettings) -> LLMServer:
+    """Start the engine of `settings` with every adapter loaded under its own name, and return its server."""
+    arguments = dict(settings.engine_kwargs)
+    if settings.adapters:
+        arguments["lora_modules"] = [LoRAModulePath(name=name, path=folder) for name, folder in settings.adapters.items()]
+    config = LLMConfig(**{**settings.llm_config, "engine_kwargs": arguments, "callback_config": {"callback_class": _LocalModel}})
     server = _Server.sync_init(config, engine_cls=_Engine)
     await server.start()
     return server
 
 
-async def openai_app(server: LLMServer, loading: HotLoading) -> FastAPI:
-    """Return vLLM's OpenAI application of the running engine, with `/ready`, `/v1/models/<name>` and the routes of `loading_vllm` added."""
+def engine_facts(server: LLMServer) -> EngineFacts:
+    """Return what the running engine decided where its arguments left it open."""
+    config = server.engine._engine_client.vllm_config
+    cache, scheduler, parallel = config.cache_config, config.scheduler_config, config.parallel_config
+    dtype = str(config.model_config.dtype).removeprefix("torch.")
+    return EngineFacts(
+        dtype=dtype,
+        kv_cache_dtype=dtype if cache.cache_dtype == "auto" else str(cache.cache_dtype),
+        tensor_parallel=parallel.tensor_parallel_size,
+        pipeline_parallel=parallel.pipeline_parallel_size,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        chunked_prefill=bool(scheduler.enable_chunked_prefill),
+        prefix_caching=bool(cache.enable_prefix_caching),
+        kv_block_tokens=cache.block_size,
+        kv_cache_tokens=cache.kv_cache_size_tokens,
+        device=current_platform.get_device_name(),
+    )
+
+
+async def openai_app(server: LLMServer, settings: EngineSettings, loading: HotLoading) -> FastAPI:
+    """Return vLLM's OpenAI application of the running engine with our routes added.
+
+    They are `/ready`, `/v1/fingerprint`, `/v1/models/<name>`, those of `loading_vllm`, and vLLM's own to empty its caches
+    (`POST /reset_prefix_cache`), which it mounts in its development mode only.
+    """
     app: FastAPI = await server.engine.build_asgi_app()
     served: OpenAIServingModels = app.state.openai_serving_models
+    facts = engine_facts(server)
     add_routes(app, loading)
+    app.include_router(cache_routes)
+
+    @app.get("/v1/fingerprint")
+    async def describe() -> dict[str, Any]:
+        """Say what this server is, with the adapters that it serves now."""
+        adapters = {name: request.lora_path for name, request in served.lora_requests.items()}
+        return await asyncio.to_thread(fingerprint, settings, loading.base, adapters, facts)
 
     @app.get("/ready")
     async def ready() -> dict[str, Any]:

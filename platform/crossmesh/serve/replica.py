@@ -5,12 +5,12 @@ engine; Ray Serve calls it inside the replica ("late-bound ingress"), so a reque
 plain vLLM LoRA modules. This module is imported by the driver too: whatever needs vllm is imported inside the replica.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ray import serve
 
+from crossmesh.serve.engine import EngineSettings
 from crossmesh.serve.gate import App, Gate
 from crossmesh.serve.loading import HotLoading
 
@@ -23,15 +23,13 @@ class ModelServer:
     """Base model and adapters in one engine.
 
     Args:
-        llm_config: keyword arguments of `ray.serve.llm.LLMConfig`.
-        adapters: adapter folders by model name.
+        settings: the engine.
         loading: what may be loaded while the engine runs.
         digest: SHA-256 of the API key; None serves without a key.
     """
 
-    def __init__(self, llm_config: Mapping[str, Any], adapters: Mapping[str, str], loading: HotLoading, digest: str | None) -> None:
-        self._llm_config = llm_config
-        self._adapters = adapters
+    def __init__(self, settings: EngineSettings, loading: HotLoading, digest: str | None) -> None:
+        self._settings = settings
         self._loading = loading
         self._digest = digest
         self._server: Any = None
@@ -41,11 +39,11 @@ class ModelServer:
         from crossmesh.serve.engine_vllm import openai_app, start_engine
 
         try:
-            self._server = await start_engine(self._llm_config, self._adapters)
+            self._server = await start_engine(self._settings)
         except Exception as error:  # noqa: BLE001  # whatever it is, it is raised again with more to read
             # The reason stands in the engine's output, not in this error ("see root cause above"), and Serve passes only the error on.
             raise RuntimeError(f"{error}\nLast lines of the engine's output:\n{_own_output()}") from None
-        app: App = await openai_app(self._server, self._loading)
+        app: App = await openai_app(self._server, self._settings, self._loading)
         return app if self._digest is None else Gate(app, self._digest)
 
     async def check_health(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from crossmesh.files import digest_text
 from crossmesh.track.masking import mask
 
-IMAGE_VARIABLE = "CROSSMESH_CONTAINER_DIGEST"
+IMAGE_VARIABLE = "CROSSMESH_IMAGE"
 """Environment variable with the digest of the image that the job runs in."""
 LIBRARIES = (
     "crossmesh", "ray", "mlflow", "hydra-core", "omegaconf", "numpy", "safetensors", "tokenizers", "transformers", "torch", "peft", "jax",
