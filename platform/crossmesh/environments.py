@@ -31,6 +31,7 @@ VARIABLES = (
     # Read from the user.
     Variable("CROSSMESH_STORAGE", "read", "Default of storage.root: where runs, adapters, checkpoints and caches live."),
     Variable("CROSSMESH_API_KEY", "read", "Key that clients of a server must send (serve.api_key_env names another).", secret=True),
+    Variable("OPENAI_API_KEY", "both", "Key of bench.url and eval.url (or what api_key_env names); set for those who ask.", secret=True),
     Variable("CROSSMESH_IMAGE", "read", "The container image that the job runs in, by digest; part of the provenance record."),
     Variable("CROSSMESH_TEST_DATA", "read", "Folder with the larger files of the tests; tests that need it are skipped without it."),
     Variable("CROSSMESH_PYTHON_TRAIN_JAX", "read", "Interpreter of the train/jax environment, when it is not the driver's own."),
@@ -40,6 +41,8 @@ VARIABLES = (
     Variable("CROSSMESH_PYTHON_SERVE_VLLM_TPU", "read", "Interpreter of the serve/vllm-tpu environment, when it is not the driver's own."),
     Variable("CROSSMESH_PYTHON_PLAN_AOT_TPU", "read", "Interpreter of the plan/aot-tpu environment, when it is not the driver's own."),
     Variable("CROSSMESH_PYTHON_PLAN_TRACE_GPU", "read", "Interpreter of the plan/trace-gpu environment, when it is not the driver's own."),
+    Variable("CROSSMESH_PYTHON_BENCH_VLLM", "read", "Interpreter of the bench/vllm environment, when it is not the driver's own."),
+    Variable("CROSSMESH_PYTHON_EVAL_LM_EVAL", "read", "Interpreter of the eval/lm-eval environment, when it is not the driver's own."),
     Variable("CROSSMESH_COMPILER", "read", "Folder that holds libtpu for the plan/aot-tpu environment; `make compiler` fills .compiler."),
     Variable("RAY_ADDRESS", "read", "Ray cluster to connect to; unset or `local`: a local Ray is started for the job and ended with it."),
     Variable("RAY_AUTH_MODE", "read", "`disabled` turns Ray's token authentication off; otherwise a local Ray has it on."),
@@ -108,8 +111,11 @@ VARIABLES = (
     Variable(
         "VLLM_ENABLE_V1_MULTIPROCESSING", "set", "0 in checks of engines: the engine computes in the process that asks, and starts sooner."
     ),
+    Variable("PYTHONHASHSEED", "set", "0 in the load generator: vLLM seeds prompts with Python's hash, another in each process."),
     Variable("VLLM_CPU_OMP_THREADS_BIND", "set", "nobind: a CPU engine computes on all cores; vLLM would leave one to its scheduler."),
     Variable("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "set", "0: adapters are loaded by our routes, which check them; vLLM's take any path."),
+    Variable("VLLM_CACHE_ROOT", "set", "serve.compile_cache: what an engine compiles outlives its node."),
+    Variable("VLLM_XLA_CACHE_PATH", "set", "The same for a TPU engine."),
     Variable("VLLM_NO_USAGE_STATS", "set", "1: vLLM sends no usage report."),
     Variable("MALLOC_MMAP_THRESHOLD_", "set", "1 GiB: a CPU engine keeps its freed memory, because fresh pages cost a tenth of its time."),
     Variable("MALLOC_TRIM_THRESHOLD_", "set", "1 GiB: the same."),
@@ -173,6 +179,10 @@ _REGISTRY = {
     # Compiled with the flags of a run, on the CPU; libtpu comes from a folder of its own, because vLLM would take it for a TPU.
     _AOT_TPU: _Kind({Cpu: "cpu.txt"}, {Cpu: {**_TRAIN_JAX_TPU, "JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}}),
     "plan/trace-gpu": _Kind({Cpu: "cpu.txt"}),
+    # Asks an endpoint and computes nothing.
+    "eval/lm-eval": _Kind({Cpu: "lm-eval.txt"}),
+    # Sends requests only; it needs vllm's benchmark and no accelerator.
+    "bench/vllm": _Kind({Cpu: "cpu.txt"}, {Cpu: {**_VLLM, "VLLM_TARGET_DEVICE": "cpu"}}),
 }
 
 

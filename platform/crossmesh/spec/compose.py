@@ -330,7 +330,7 @@ def _allowed_type(key: str, keys: type[Any]) -> str:
         kind = hints.get(name)
         hints = get_type_hints(kind) if is_dataclass(kind) else {}
     if get_origin(kind) is tuple:
-        return "a list, in brackets: [1,2]" if get_args(kind)[0] is int else "a list of texts, in brackets: [a,b]"
+        return "a list, in brackets: [1,2]" if get_args(kind)[0] in (int, float) else "a list of texts, in brackets: [a,b]"
     if get_origin(kind) is dict:
         return "a map, in braces: {q_proj:8}"
     if is_dataclass(kind):

@@ -13,6 +13,7 @@ from typing import Any
 from crossmesh.errors import InputError, require
 from crossmesh.hardware.devices import Device, Gpu, Tpu
 from crossmesh.hardware.mesh import MeshShape, resolve_mesh
+from crossmesh.spec.bench import BenchSpec
 from crossmesh.spec.evaluation import EvalSpec
 from crossmesh.spec.planning import PlanSpec
 from crossmesh.spec.services import StorageSpec, TrackingSpec
@@ -55,6 +56,7 @@ class ExperimentSpec:
     hardware: HardwareSpec = field(default_factory=HardwareSpec)
     backend: BackendSpec = field(default_factory=BackendSpec)
     serve: ServeSpec = field(default_factory=ServeSpec)
+    bench: BenchSpec = field(default_factory=BenchSpec)
     eval: EvalSpec = field(default_factory=EvalSpec)
     tracking: TrackingSpec = field(default_factory=TrackingSpec)
     storage: StorageSpec = field(default_factory=StorageSpec)

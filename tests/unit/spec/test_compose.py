@@ -19,7 +19,11 @@ CONF = Path(__file__).resolve().parents[3] / "conf"
 GROUPS = sorted(folder.name for folder in CONF.iterdir() if folder.is_dir() and folder.name != "job")
 CHOICES = [(group, file.stem) for group in GROUPS for file in sorted((CONF / group).glob("*.yaml"))]
 # Mesh files that ask for more than one device need hardware that has them, and 16 chips a batch that divides.
-NEEDS = {("mesh", "fsdp_tp"): ["hardware=tpu_v5p_8"], ("hardware", "tpu_v6e_16"): ["batch.size=16"]}
+NEEDS = {
+    ("mesh", "fsdp_tp"): ["hardware=tpu_v5p_8"],
+    ("hardware", "tpu_v6e_16"): ["batch.size=16"],
+    ("bench", "trace"): ["bench.trace=a.csv"],
+}
 
 
 @pytest.mark.parametrize(("group", "option"), CHOICES)

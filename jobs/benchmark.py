@@ -1,0 +1,39 @@
+"""Measure a server under load: `python jobs/benchmark.py bench=concurrency`; `bench=bare` measures what Ray Serve costs."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
+
+from rich.console import Console as RichConsole
+
+from crossmesh.bench.paper import paper_json, paper_table
+from crossmesh.console import Console
+from crossmesh.pipeline.benchmark import benchmark
+from crossmesh.pipeline.benchmark_bare import benchmark_bare
+from crossmesh.plan.gate import gate_serving
+from crossmesh.plan.planner import own_planner
+from crossmesh.spec.compose import Job, JobKeys, run_job
+
+
+@dataclass(frozen=True)
+class BenchmarkKeys(JobKeys):
+    """The job's own keys."""
+
+
+def run(job: Job[BenchmarkKeys]) -> None:
+    """Measure, show, and say where the files are; what was measured before is not measured again."""
+    spec, console, out = job.spec, Console(), RichConsole(highlight=False)
+    if spec.bench.report:
+        console.finish(lambda: out.print(paper_table()), paper_json(), job.keys.output)
+        return
+    if not spec.bench.url:
+        gate_serving(spec, own_planner(spec))
+    done = (benchmark_bare if spec.bench.against else benchmark)(spec, console)
+    console.finish(lambda: out.print(done.shown), done.values, job.keys.output)
+    console.say(f"files of the benchmark: {done.folder}")
+
+
+if __name__ == "__main__":
+    run_job("benchmark", BenchmarkKeys, run, Path(__file__).resolve().parents[1] / "conf")

@@ -1,0 +1,109 @@
+"""What Ray Serve and our gate cost: our server, plain `ray.serve.llm` and bare vLLM side by side, measured in turns on the same prompts."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from crossmesh.bench.cells import cells_of
+from crossmesh.bench.endpoint import server_at
+from crossmesh.bench.load import LoadGenerator, Target
+from crossmesh.bench.overhead import BARE, OURS, PLAIN, SERVERS, Overhead, overhead_json, overhead_of, overhead_table
+from crossmesh.bench.results import RESULT_FILE, cell_json
+from crossmesh.bench.runner import Bench, CellResult
+from crossmesh.bench.servers import bare_server, plain_server
+from crossmesh.bench.store import identity_of
+from crossmesh.console import Console
+from crossmesh.errors import InputError
+from crossmesh.files import write_json
+from crossmesh.pipeline.benchmark import Done, OwnServer, counting, own_server, terms_of, track
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.track.tracker import Tracker
+
+
+@dataclass
+class _Servers:
+    """The three servers, all started when the first measurement is missing, because they are measured in turns."""
+
+    own: OwnServer
+    console: Console
+    stack: ExitStack
+    log_folder: str
+    targets: dict[str, Target]
+
+    def get(self, name: str) -> Callable[[], Target]:
+        """Say where server `name` is, later."""
+
+        def target() -> Target:
+            if not self.targets:
+                self._start()
+            return self.targets[name]
+
+        return target
+
+    def _start(self) -> None:
+        spec, settings = self.own.spec, self.own.settings
+        device, timeout = spec.hardware.slice.device, spec.serve.start_timeout_s
+        server = self.stack.enter_context(self.own.start(self.console))
+        ours = server_at(server.base_url, settings.models[0], server.api_key)
+        with self.console.stage("serve: plain ray.serve.llm"):
+            plain = self.stack.enter_context(plain_server(settings, device, ours.origin, timeout))
+        with self.console.stage("serve: bare vLLM"):
+            log = spec.storage.path / "bench" / self.log_folder / "bare.log"
+            bare = self.stack.enter_context(bare_server(settings, device, log, timeout))
+        self.targets |= {OURS: ours, PLAIN: plain, BARE: bare}
+
+
+def benchmark_bare(spec: ExperimentSpec, console: Console) -> Done:
+    """Measure every cell on each server and return the ratios.
+
+    Raises `InputError` with adapters: the stock servers load them otherwise.
+    """
+    if spec.serve.adapters:
+        raise InputError("bench.against=bare measures the base model. Leave serve.adapters empty.")
+    tracker = Tracker(spec.tracking, spec.storage)
+    with ExitStack() as stack:
+        own = own_server(spec, console, stack)
+        identity = identity_of({**own.described, "against": spec.bench.against}, spec.bench)
+        folder = spec.storage.path / "bench" / identity[:16]
+        terms, notes = terms_of(spec, spec.serve.max_model_len)
+        generator = stack.enter_context(LoadGenerator(own.base.folder, folder))
+        servers = _Servers(own, console, stack, identity[:16], {})
+        benches = {name: Bench(spec.bench, folder / name, generator, servers.get(name), terms) for name in SERVERS}
+        todo = cells_of(spec.bench)
+        with console.stage("measure: three servers in turns") as stage:
+            progress = counting(stage, sum(cell.requests * len(bench.missing(cell)) for cell in todo for bench in benches.values()))
+            for cell in todo:
+                for repeat in range(spec.bench.repeats):
+                    for name in _turn(repeat):
+                        benches[name].measure(cell, repeat, progress)
+        results = [{name: bench.result(cell, progress) for name, bench in benches.items()} for cell in todo]
+    return _kept(spec, tracker, identity, results, notes)
+
+
+def _turn(repeat: int) -> tuple[str, ...]:
+    """The order of one round: each server is first as often as any."""
+    first = repeat % len(SERVERS)
+    return SERVERS[first:] + SERVERS[:first]
+
+
+def _kept(spec: ExperimentSpec, tracker: Tracker, identity: str, results: list[dict[str, CellResult]], notes: list[str]) -> Done:
+    found = [overhead for one in results if (overhead := overhead_of(one))]
+    left_out = [result for one in results for result in one.values() if not result.comparable]
+    folder = spec.storage.path / "bench" / identity[:16] / "result"
+    values = {
+        "benchmark": identity,
+        "against": spec.bench.against,
+        "overhead": overhead_json(found),
+        "cells": [{"server": name, **cell_json(result)} for one in results for name, result in one.items()],
+        "left_out": sorted({result.cell.name for result in left_out}),
+        "folder": str(folder),
+        "notes": notes,
+    }
+    write_json(folder / RESULT_FILE, values)
+    run_id = track(spec, tracker, values, folder, _metrics(found))
+    return Done({**values, "run_id": run_id}, overhead_table(found, left_out, notes), folder)
+
+
+def _metrics(found: list[Overhead]) -> dict[str, float]:
+    names = ("ours_over_bare", "ours_over_plain", "plain_over_bare", "engine_s", "ingress_s", "ours_s")
+    return {f"{one.cell}/{name}": getattr(one, name).mean for one in found for name in names}

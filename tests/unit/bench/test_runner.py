@@ -1,0 +1,169 @@
+"""Measuring against a generator that is not there: what is sent, what is kept, what is done again, what servers are compared by."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossmesh.bench import runner
+from crossmesh.bench.cells import Cell, cells_of
+from crossmesh.bench.endpoint import Lookups, read_lookups
+from crossmesh.bench.load import Progress, Target
+from crossmesh.bench.overhead import overhead_of
+from crossmesh.bench.results import Outcomes, as_json, metrics_of, write_files
+from crossmesh.bench.runner import Bench, Terms
+from crossmesh.bench.servers import bare_arguments
+from crossmesh.bench.store import identity_of
+from crossmesh.plan.batching import Request
+from crossmesh.serve.engine import EngineSettings
+from crossmesh.spec.bench import BenchSpec
+
+TERMS = Terms(512, None, 3.6)
+
+
+class Generator:
+    """Answers every request after `ttft` and in `ttft` + 1 s; one of each load fails from repeat `fails` on."""
+
+    def __init__(self, ttft: float = 0.25, *, failing: bool = False) -> None:
+        self.sent: list[tuple[Sequence[Request], Sequence[int], int]] = []
+        self._ttft, self._failing = ttft, failing
+
+    def send(self, target: Target, requests: Sequence[Request], ids: Sequence[int], most: int, progress: Progress) -> dict[str, Any]:
+        self.sent.append((requests, ids, most))
+        progress(len(requests), len(requests))
+        count = len(requests)
+        errors = ["Too Many Requests" if self._failing and index == 0 else "" for index in range(count)]
+        return {
+            "duration": 2.0,
+            "client_core_share": 0.1,
+            "start_times": [one.arrival_s for one in requests],
+            "ttfts": [self._ttft] * count,
+            "latencies": [self._ttft + 1.0] * count,
+            "itls": [[0.1] * 10] * count,
+            "input_lens": [one.prompt for one in requests],
+            "output_lens": [0 if error else one.output for one, error in zip(requests, errors, strict=True)],
+            "errors": errors,
+        }
+
+
+@pytest.fixture(autouse=True)
+def caches(monkeypatch: pytest.MonkeyPatch) -> list[Target]:
+    """A server that empties its cache when asked, and finds nothing there."""
+    reset: list[Target] = []
+    monkeypatch.setattr(runner, "reset_cache", lambda target: not reset.append(target))
+    monkeypatch.setattr(runner, "lookups_of", lambda target: Lookups(100 * len(reset), 0))
+    return reset
+
+
+def bench_of(spec: BenchSpec, folder: Path, generator: Generator) -> Bench:
+    return Bench(spec, folder, generator, lambda: Target("http://here", "base"), TERMS)  # type: ignore[arg-type]
+
+
+def unheard(done: int, total: int) -> None:
+    pass
+
+
+def test_a_measurement_is_warmed_up_with_other_prompts_on_an_empty_cache(tmp_path: Path, caches: list[Target]) -> None:
+    spec, generator = BenchSpec(load="concurrency", concurrency=(4,), requests=8, repeats=2, warmup=3), Generator()
+    result = bench_of(spec, tmp_path, generator).result(cells_of(spec)[0], unheard)
+    assert [len(requests) for requests, _, _ in generator.sent] == [3, 8, 3, 8]
+    assert {most for _, _, most in generator.sent} == {4}
+    everything = [one for _, ids, _ in generator.sent for one in ids]
+    assert len(set(everything)) == len(everything)
+    assert len(caches) == 2
+    assert result.comparable
+    assert result.estimates["ttft_p50_s"].mean == pytest.approx(0.25)
+    assert result.estimates["usd_per_million_output_tokens"].mean == pytest.approx(1e-3 / (8 * 64 / 2) * 1e6)
+
+
+def test_a_warm_cache_has_seen_every_prompt(tmp_path: Path, caches: list[Target]) -> None:
+    spec, generator = BenchSpec(load="burst", requests=4, repeats=1, cache="warm"), Generator()
+    bench_of(spec, tmp_path, generator).result(cells_of(spec)[0], unheard)
+    (first, before, _), (_, measured, _) = generator.sent
+    assert list(before) == list(measured)
+    assert {one.output for one in first} == {1}
+    assert not caches
+
+
+def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
+    spec, cell = BenchSpec(load="burst", requests=4, repeats=3), cells_of(BenchSpec(load="burst", requests=4))[0]
+    first = bench_of(spec, tmp_path, Generator())
+    first.measure(cell, 0, unheard)
+    assert first.missing(cell) == [1, 2]
+    (tmp_path / "cells" / "burst_128in_64out_4" / "0.json").write_text("{", encoding="utf-8")
+    assert first.missing(cell) == [0, 1, 2]  # Damaged: as if it were not there.
+    whole = first.result(cell, unheard)
+    again = Generator()
+    assert bench_of(spec, tmp_path, again).result(cell, unheard) == whole
+    assert again.sent == []
+
+
+def test_a_flagged_cell_is_kept_apart_everywhere(tmp_path: Path) -> None:
+    spec = BenchSpec(load="burst", requests=4, repeats=2)
+    result = bench_of(spec, tmp_path, Generator(failing=True)).result(cells_of(spec)[0], unheard)
+    assert [flag.kind for flag in result.flags] == ["failed_requests"]
+    assert all(name.startswith("flagged/burst_128in_64out/") for name in metrics_of([result]))
+    outcomes = Outcomes({}, (result,), (), ())
+    values = as_json(outcomes, {"benchmark": "x"})
+    assert values["flagged"] == ["burst_128in_64out"]
+    assert values["cells"][0]["errors"] == {"Too Many Requests": 2}
+    write_files(outcomes, values, tmp_path / "result")
+    made = {file.name for file in (tmp_path / "result").iterdir()}
+    assert made == {"benchmark.json", "measurements.parquet", "requests.parquet", "times.png"}
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(tmp_path / "result" / "requests.parquet").to_pylist()
+    assert [row["error"] for row in rows].count("Too Many Requests") == 2
+    assert len(rows) == 8
+
+
+def test_an_overhead_is_of_neighbours_and_of_sound_cells_only(tmp_path: Path) -> None:
+    spec = BenchSpec(load="concurrency", concurrency=(4,), requests=4, repeats=2)
+    cell = Cell("concurrency", 4.0, 128, 64, 4)
+    times = {"bare": 0.2, "serve_llm": 0.3, "crossmesh": 0.25}
+    results = {name: bench_of(spec, tmp_path / name, Generator(ttft)).result(cell, unheard) for name, ttft in times.items()}
+    found = overhead_of(results)
+    assert found is not None
+    assert found.concurrency == 4
+    assert found.ours_over_bare.mean == 1.0
+    assert (found.engine_s.mean, found.ingress_s.mean, found.ours_s.mean) == pytest.approx((0.2, 0.1, -0.05))
+    failed = bench_of(spec, tmp_path / "failed", Generator(failing=True)).result(cell, unheard)
+    assert overhead_of({**results, "bare": failed}) is None
+
+
+def test_a_search_measures_rates_until_it_knows(tmp_path: Path) -> None:
+    spec, generator = BenchSpec(search=True, qps=(1.0,), requests=8, repeats=1, slo_ttft_ms=100), Generator()
+    cells, found = bench_of(spec, tmp_path, generator).search(128, 64, lambda cell: unheard)
+    assert found.rates.sustained is None  # 250 ms to the first token are too much at any rate.
+    assert [one.cell.value for one in cells] == sorted(one.cell.value for one in cells)
+
+
+def test_measurements_of_another_server_or_other_terms_are_not_taken() -> None:
+    server = {"weights": "a"}
+    same = identity_of(server, BenchSpec())
+    assert same == identity_of(server, BenchSpec(qps=(2.0,), repeats=9, slo_ttft_ms=5))
+    others = [BenchSpec(seed=1), BenchSpec(cache="warm"), BenchSpec(warmup=0), BenchSpec(burstiness=2.0)]
+    assert len({same, identity_of({"weights": "b"}, BenchSpec()), *(identity_of(server, bench) for bench in others)}) == 6
+
+
+def test_lookups_are_summed_over_engines() -> None:
+    text = (
+        "# HELP vllm:prefix_cache_queries_total x\n"
+        'vllm:prefix_cache_queries_total{engine="0",model_name="base"} 1.0e+03\n'
+        'vllm:prefix_cache_queries_total{engine="1",model_name="base"} 24.0\n'
+        'vllm:prefix_cache_hits_total{engine="0",model_name="base"} 16.0\n'
+        'vllm:external_prefix_cache_hits_total{engine="0"} 99.0\n'
+    )
+    assert read_lookups(text) == Lookups(1024, 16)
+    assert read_lookups("up 1\n") is None
+
+
+def test_a_bare_server_has_the_engine_arguments_of_ours() -> None:
+    config = {
+        "model_loading_config": {"model_id": "base", "model_source": "/model"},
+        "engine_kwargs": {"dtype": "bfloat16", "max_num_seqs": 16, "enforce_eager": True, "enable_prefix_caching": False},
+    }
+    arguments = bare_arguments(EngineSettings("serve/vllm-cpu", config, {}, {}, {}, "cpu", 1), 1234)
+    assert arguments[:8] == ["--model", "/model", "--served-model-name", "base", "--host", "127.0.0.1", "--port", "1234"]
+    assert arguments[8:] == ["--dtype", "bfloat16", "--max-num-seqs", "16", "--enforce-eager", "--no-enable-prefix-caching"]
