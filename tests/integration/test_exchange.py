@@ -12,8 +12,9 @@ from crossmesh.errors import InputError
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import StorageSpec
 from crossmesh.spec.training import FAMILIES
+from crossmesh.track.sender import registered_name
 from crossmesh.track.tracker import Tracker
-from crossmesh.verify.exchange_proof import keep_proof, registered_name
+from crossmesh.verify.exchange_proof import keep_proof
 from crossmesh.verify.result import CheckResult, Limit
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]

@@ -1,14 +1,9 @@
-"""MLflow itself: a fresh sqlite file, runs, resuming, several processes and a server that is away."""
+"""MLflow itself: a fresh sqlite file, runs, resuming, several processes and a server that is away at the start."""
 
 import json
-import os
-import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -91,7 +86,7 @@ def test_only_a_finished_run_is_found_by_identity(tracker):
 
 
 def test_system_metrics_are_logged_and_can_be_switched_off(tracker, storage, monkeypatch):
-    monkeypatch.setattr("crossmesh.track.tracker._SYSTEM_METRICS_EVERY_S", 0.2)
+    monkeypatch.setattr("crossmesh.track.system.EVERY_S", 0.2)
     run = tracker.start("torch", "train")
     with tracker.system_metrics(run):
         time.sleep(1.0)
@@ -133,7 +128,8 @@ def test_four_processes_on_a_fresh_file_migrate_it_once(tmp_path):
     done = subprocess.run(command, env=CLEAN_ENVIRONMENT, capture_output=True, text=True, check=False, timeout=240)
     assert done.stderr == ""
     assert json.loads(done.stdout) == [["1", 20]] * 4
-    assert sorted(path.name for path in root.iterdir()) == ["mlflow.db", "mlflow.db.lock"]
+    assert sorted(path.name for path in root.iterdir()) == ["journal", "mlflow.db", "mlflow.db.lock"]
+    assert list(root.glob("journal/*/*")) == []
 
 
 DRIVER = """
@@ -184,48 +180,3 @@ def test_a_server_that_is_away_is_one_error_within_seconds(tmp_path):
     )
     assert "word" not in result["message"]
     assert result["seconds"] < 40
-
-
-@contextmanager
-def mlflow_server(folder):
-    """An MLflow server that keeps the artifacts itself; its whole process group is ended with the block."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{folder / 'server.db'}", "--artifacts-destination", str(folder / "kept")]
-    with (folder / "server.log").open("w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        try:
-            deadline = time.monotonic() + 240
-            while True:
-                try:
-                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
-                    break
-                except OSError:
-                    assert server.poll() is None, (folder / "server.log").read_text()
-                    assert time.monotonic() < deadline, (folder / "server.log").read_text()
-                    time.sleep(0.5)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            os.killpg(server.pid, signal.SIGTERM)
-            server.wait(60)
-
-
-@pytest.mark.full
-def test_a_server_keeps_runs_and_artifacts_and_its_end_is_one_error(tmp_path):
-    with mlflow_server(tmp_path) as uri:
-        tracker = Tracker(TrackingSpec(uri=uri), StorageSpec(root=str(tmp_path / "root")))
-        run = tracker.start("torch", "train", identity="id-9", params={"a": "x" * 7_000})
-        tracker.metrics(run, {"loss": 1.0}, 0)
-        tracker.artifact_json(run, "records/science.json", {"a": 1})
-        assert tracker.read_json(run, "records/science.json") == {"a": 1}
-        again = Tracker(TrackingSpec(uri=uri), StorageSpec(root=str(tmp_path / "root")))
-        again.resume(run)
-        assert again.metrics(run, {"loss": 5.0}, 0) == 0
-        again.finish(run)
-        assert again.find("id-9").run_id == run
-        assert again.ui_command == uri
-    assert not (tmp_path / "root").exists()
-    with pytest.raises(CrossmeshError, match=f"at MLflow, {uri}: Connection refused. Start that server"):
-        again.metrics(run, {"loss": 1.0}, 1)

@@ -31,10 +31,11 @@ from crossmesh.plan.record import plan_metrics, training_record
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.fingerprint import Record, ScienceFacts, science_record, system_record, trial_identity
 from crossmesh.track.provenance import gather_provenance
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.sender import registered_name
+from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_CONTINUES, TAG_DATA, TAG_SCIENCE, TAG_SYSTEM, Tracker
 from crossmesh.train.assignment import Assignment
 from crossmesh.train.checkpoint import CheckpointStore
-from crossmesh.train.events import Event, OnEvent, StageEvent, StepEvent, WarningEvent
+from crossmesh.train.events import Event, OnEvent, StageEvent, StepEvent, SystemEvent, WarningEvent
 from crossmesh.train.launch import TrainResult, train
 
 _RUN_FILE = "run.json"
@@ -182,18 +183,20 @@ def _run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder: Pat
         on_event(WarningEvent(warning))
     run_id = _open_run(spec, prepared, tracker, folder, parent)
     status = "FAILED"
+    log = _Log(tracker, run_id)
     try:
-        with tracker.system_metrics(run_id):
-            result = train(spec, prepared.model, folder, _tracked(tracker, run_id, on_event), prepared.start)
+        result = train(spec, prepared.model, folder, log.before(on_event), prepared.start)
         if result.data_digest != prepared.science.contents["data"]["digest"]:
             raise CrossmeshError(
                 f"The data changed while {spec.name!r} was training: {spec.data.source} is not what the trial's records say. "
                 "Leave it alone and run again with force=true."
             )
         for event in result.history:  # What the run has already is not logged again; one whose run was lost has nothing.
-            _log(tracker, run_id, event)
+            log.step(event)
         tracker.artifact_folder(run_id, result.adapter_folder, result.adapter_folder.name)
         tracker.metrics(run_id, _totals(result), spec.optim.steps)
+        if not spec.lora.full:
+            _register(spec, prepared, tracker, run_id, result)
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
@@ -210,6 +213,15 @@ def _open_run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder
     run_id = tracker.start(spec.backend_name, "train", parent=parent, identity=prepared.identity, params=spec)
     tracker.records(run_id, prepared.science.contents, prepared.system.contents)
     tracker.artifact_json(run_id, "records/spec.json", asdict(spec))
+    tokens = prepared.lengths
+    tracker.dataset(
+        run_id,
+        name=Path(spec.data.source).name,
+        digest=prepared.science.contents["data"]["digest"],
+        source=spec.data.source,
+        context="training",
+        profile={"rows": tokens.count, "tokens_mean": tokens.mean, "tokens_longest": tokens.longest, "dropped_long": prepared.dropped_long},
+    )
     if prepared.planned:  # Beside what is measured.
         tracker.metrics(run_id, plan_metrics(training_record(spec.name, prepared.planned)), 0)
     if trained_by := _kept_provenance(folder):  # The trial's run was lost: what was trained before keeps saying by what.
@@ -230,25 +242,54 @@ def _kept_provenance(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def _tracked(tracker: Tracker, run_id: str, on_event: OnEvent) -> OnEvent:
-    def heard(event: Event) -> None:
-        if isinstance(event, StepEvent):
-            _log(tracker, run_id, event)
-        on_event(event)
-
-    return heard
-
-
-def _log(tracker: Tracker, run_id: str, event: StepEvent) -> None:
-    values = {
-        "train/loss": event.loss,
-        "train/grad_norm": event.grad_norm,
-        "train/learning_rate": event.learning_rate,
-        "train/tokens_per_s": event.tokens_per_s,
-        "train/padded_tokens_per_s": event.padded_tokens_per_s,
-        "train/packing_efficiency": event.packing_efficiency,
+def _register(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, run_id: str, result: TrainResult) -> None:
+    """Make the adapter a version of a registered model, with what it was made of: who serves or evaluates it finds the way back."""
+    lineage = {
+        TAG_ADAPTER: result.adapter_digest,
+        TAG_BASE: prepared.model.weights_digest,
+        TAG_DATA: result.data_digest,
+        **({TAG_CONTINUES: prepared.start.digest} if prepared.start else {}),
     }
-    tracker.metrics(run_id, values, event.step)
+    tracker.tags(run_id, lineage)
+    fingerprints = {TAG_SCIENCE: prepared.science.digest, TAG_SYSTEM: prepared.system.digest}
+    tracker.register(run_id, result.adapter_folder.name, registered_name(spec.model.weights), {**lineage, **fingerprints})
+
+
+class _Log:
+    """Puts what training says into a run."""
+
+    def __init__(self, tracker: Tracker, run_id: str) -> None:
+        self._tracker = tracker
+        self._run_id = run_id
+        self._tokens = {0: 0}
+        """Real tokens trained on after each step; the steps of earlier starts are told again, so that there is no gap."""
+
+    def before(self, on_event: OnEvent) -> OnEvent:
+        """Log an event, then pass it on."""
+
+        def heard(event: Event) -> None:
+            if isinstance(event, StepEvent):
+                self.step(event)
+            elif isinstance(event, SystemEvent):
+                self._tracker.system(self._run_id, event.node, event.values, event.at)
+            on_event(event)
+
+        return heard
+
+    def step(self, event: StepEvent) -> None:
+        """Log a step; what the run has already is not logged again."""
+        self._tokens[event.step] = self._tokens[event.step - 1] + event.real_tokens
+        values = {
+            "train/loss": event.loss,
+            "train/grad_norm": event.grad_norm,
+            "train/learning_rate": event.learning_rate,
+            "train/tokens": self._tokens[event.step],
+            "train/tokens_per_s": event.tokens_per_s,
+            "train/padded_tokens_per_s": event.padded_tokens_per_s,
+            "train/packing_efficiency": event.packing_efficiency,
+            "train/step_seconds": event.seconds,
+        }
+        self._tracker.metrics(self._run_id, values, event.step)
 
 
 def _totals(result: TrainResult) -> dict[str, float]:
@@ -257,7 +298,6 @@ def _totals(result: TrainResult) -> dict[str, float]:
         "train/final_loss": result.final_loss,
         "train/tokens_per_s_steady": result.tokens_per_s,
         "train/seconds": result.seconds,
-        "train/tokens": result.tokens,
         "train/loss_tokens": result.loss_tokens,
     }
 

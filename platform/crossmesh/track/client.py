@@ -102,6 +102,33 @@ def open_client(place: TrackingPlace) -> Any:
         return MlflowClient(tracking_uri=place.uri)
 
 
+def open_experiment(place: TrackingPlace, client: Any, name: str) -> str:
+    """Return the id of the experiment `name`, made when there is none. Raises `TrackingError` for one that was deleted."""
+    with translated(place, f"open experiment {name!r}"):
+        with _store_lock(place):
+            known = client.get_experiment_by_name(name)
+            if known is None:
+                return str(client.create_experiment(name, artifact_location=place.artifacts))
+        if known.lifecycle_stage != "active":
+            raise TrackingError(
+                f"Experiment {name!r} at {place.shown} is deleted. Choose another tracking.experiment, or restore it: "
+                f"mlflow experiments restore --experiment-id {known.experiment_id}"
+            )
+        return str(known.experiment_id)
+
+
+def run_exists(client: Any, run_id: str) -> bool:
+    """Whether MLflow has the run and it is not deleted."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return str(client.get_run(run_id).info.lifecycle_stage) == "active"
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return False
+        raise
+
+
 @contextmanager
 def translated(place: TrackingPlace, action: str) -> Iterator[None]:
     """Turn what MLflow raises while we `action` into one `TrackingError`."""
@@ -111,10 +138,10 @@ def translated(place: TrackingPlace, action: str) -> Iterator[None]:
     try:
         yield
     except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
-        raise TrackingError(f"Could not {action} at MLflow, {place.shown}: {_reason(error)}. {_remedy(place, error)}") from error
+        raise TrackingError(f"Could not {action} at MLflow, {place.shown}: {reason(error)}. {_remedy(place, error)}") from error
 
 
-def _reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """Return what the system says where MLflow wraps it in several layers, otherwise the message on one line, without secrets."""
     text = mask(" ".join(str(error).split()))
     system = re.search(r"\[Errno -?\d+\] ([A-Z][\w ]+)", text)
@@ -128,7 +155,7 @@ def _remedy(place: TrackingPlace, error: Exception) -> str:
 
 
 @contextmanager
-def store_lock(place: TrackingPlace) -> Iterator[None]:
+def _store_lock(place: TrackingPlace) -> Iterator[None]:
     """Hold the lock beside a sqlite file while something is made that must exist once; other stores look after themselves."""
     if place.database is None:
         yield

@@ -1,7 +1,8 @@
 """Runs in MLflow: start, resume, log, finish and find them, each call naming its run.
 
-One `Tracker` serves one driver process. It keeps no active run; what it remembers is only which (metric, step) pairs a run already
-has, so that a resumed run logs each once. It does not buffer: what a call returns from is stored.
+One `Tracker` serves one driver process. A run that it started or resumed is open until it is finished: what is logged for it goes through
+the journal (`writer.py`), costs the caller next to nothing, and waits there while MLflow is away. Starting and resuming need MLflow, as do
+reading and what is logged for other runs: those calls return when it is stored, or raise.
 """
 
 import json
@@ -9,29 +10,45 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text, read_json
 from crossmesh.spec.services import StorageSpec, TrackingSpec
-from crossmesh.track.client import TrackingError, open_client, store_lock, tracking_place, translated
-from crossmesh.track.flatten import METRICS_PER_BATCH, PARAM_LIMIT, PARAMS_PER_BATCH, TAG_LIMIT, flatten, split_long
+from crossmesh.track.client import TrackingError, open_client, open_experiment, run_exists, tracking_place, translated
+from crossmesh.track.flatten import PARAM_LIMIT, PARAMS_PER_BATCH, TAG_LIMIT, flatten, split_long
+from crossmesh.track.journal import Entry
 from crossmesh.track.masking import mask
 from crossmesh.track.provenance import Provenance, environment_text
+from crossmesh.track.sender import Sender, metric_entry, spool
+from crossmesh.track.system import sampling
+from crossmesh.track.writer import Writer
 
 TAG_KIND = "crossmesh.kind"
 TAG_IDENTITY = "crossmesh.identity"
 TAG_SCIENCE = "crossmesh.science"
 TAG_SYSTEM = "crossmesh.system"
+TAG_ADAPTER = "crossmesh.adapter"
+"""Digest of an adapter: on the run that trained it, its registered version, and the runs that served or examined it."""
+TAG_BASE = "crossmesh.base"
+"""Digest of the base's weights, on the same."""
+TAG_DATA = "crossmesh.data"
+"""Digest of the rows that were trained on."""
+TAG_CONTINUES = "crossmesh.continues"
+"""Digest of the adapter that training continued from."""
+TAG_SERVER = "crossmesh.server"
+"""Fingerprint of the server that was examined or measured."""
 UI_PORT = 5000
 STATUSES = ("FINISHED", "FAILED", "KILLED")
 _TAG_PARENT = "mlflow.parentRunId"
 _TAG_COMMIT = "mlflow.source.git.commit"
-_SYSTEM_METRICS_EVERY_S = 5.0
+_PATIENCE_S = 15.0
+"""How long the end of a run, or a call that reads, waits for MLflow to take what is logged, once it is known to be away."""
 _RUNS_LOOKED_THROUGH = 10_000
 """MLflow cannot search for the beginning of a run's id."""
 
@@ -50,21 +67,40 @@ class TrackedRun:
     """The value at the last step of each metric."""
 
 
+@dataclass
+class _OpenRun:
+    """What is remembered of a run between start and finish."""
+
+    started_ms: int
+    logged: set[tuple[str, int]]
+    """(metric, step) pairs that it has or that are on their way."""
+
+
 class Tracker:
-    """MLflow for one driver: `tracking` says where and under which experiment, `storage` where the default place is.
+    """MLflow for one driver: `tracking` says where and under which experiment, `storage` where the default place and the journals are.
+
+    What ended jobs left in a journal is sent first. `say` hears, from any thread, that MLflow went away or came back.
 
     Raises:
         InputError: `tracking.uri` is relative, or of a kind that MLflow does not know.
         TrackingError: the store cannot be opened or reached.
     """
 
-    def __init__(self, tracking: TrackingSpec, storage: StorageSpec) -> None:
+    def __init__(self, tracking: TrackingSpec, storage: StorageSpec, say: Callable[[str], None] | None = None) -> None:
         self._tracking = tracking
         self._place = tracking_place(tracking, storage)
         self._client = open_client(self._place)
         self._experiment_id: str | None = None
-        self._logged: dict[str, set[tuple[str, int]]] = {}
+        self._open: dict[str, _OpenRun] = {}
+        self._journals = storage.path / "journal" / digest_text(self._place.uri)[:16]
+        self._sender = Sender(self._place, self._client)
+        self._say = say or Console().say
+        self._writer = Writer(self._place, self._sender, self._journals, self._say)
         self.experiment()  # Says now that a server is away, not after the download of a model.
+        try:
+            self._writer.replay()
+        except TrackingError as error:
+            self._say(str(error))
 
     @property
     def uri(self) -> str:
@@ -86,8 +122,7 @@ class Tracker:
     def experiment(self) -> str:
         """Return the id of the experiment `tracking.experiment`, made on first use."""
         if self._experiment_id is None:
-            with translated(self._place, f"open experiment {self._tracking.experiment!r}"):
-                self._experiment_id = self._find_or_create_experiment(self._tracking.experiment)
+            self._experiment_id = open_experiment(self._place, self._client, self._tracking.experiment)
         return self._experiment_id
 
     def start(
@@ -117,20 +152,26 @@ class Tracker:
         experiment = self.experiment()
         with translated(self._place, f"start run {name!r}"):
             run_id = str(self._client.create_run(experiment, tags=short_tags, run_name=name).info.run_id)
-        self._logged[run_id] = set()
         self._log_params(run_id, short_params)
+        self._open[run_id] = _OpenRun(_now_ms(), set())
         for path, text in {**files, **more_files}.items():
             self.artifact_text(run_id, path, text)
         return run_id
 
     def resume(self, run_id: str) -> TrackedRun | None:
-        """Set a run to RUNNING again and remember which (metric, step) pairs it has; None when the store has no such run (any more)."""
+        """Set a run to RUNNING again and remember which (metric, step) pairs it has; None when the store has no such run (any more).
+
+        Records of it that wait in journals are sent first. Raises `TrackingError` when that cannot be.
+        """
+        self._writer.replay()
+        self._settle()
+        self._writer.wait_elsewhere(run_id)
         with translated(self._place, f"resume run {run_id}"):
-            if not self._exists(run_id):
+            if not run_exists(self._client, run_id):
                 return None
             self._client.update_run(run_id, status="RUNNING")
-        self._logged.pop(run_id, None)
-        self._steps_of(run_id)
+            started = int(self._client.get_run(run_id).info.start_time)
+        self._open[run_id] = _OpenRun(started, self._sender.steps_of(run_id))
         return self.run(run_id)
 
     def resume_kept(self, file: Path) -> str | None:
@@ -142,30 +183,42 @@ class Tracker:
         return run_id if self.resume(run_id) else None
 
     def metrics(self, run_id: str, values: Mapping[str, float], step: int) -> int:
-        """Log `values` at `step` in one request; pairs that the run already has are dropped. Returns how many were new."""
-        seen = self._steps_of(run_id)
+        """Log `values` at `step`; pairs that the run already has are dropped. Returns how many were new."""
+        run = self._open.get(run_id)
+        seen = run.logged if run else self._sender.steps_of(run_id, set(values))
         new = {key: float(value) for key, value in values.items() if (key, step) not in seen}
-        if not new:
-            return 0
-        from mlflow.entities import Metric
-
-        now = int(time.time() * 1000)
-        entries = [Metric(key, value, now, step) for key, value in new.items()]
-        with translated(self._place, f"log metrics of run {run_id}"):
-            for start in range(0, len(entries), METRICS_PER_BATCH):
-                self._client.log_batch(run_id, metrics=entries[start : start + METRICS_PER_BATCH])
-        seen.update((key, step) for key in new)
+        if new:
+            self._put(metric_entry(run_id, new, step, _now_ms()))
+            seen.update((key, step) for key in new)
         return len(new)
+
+    def system(self, run_id: str, node: str, values: Mapping[str, float], at: float) -> None:
+        """Log what a node was busy with at `at`, in seconds since 1970; the step is the seconds since the run was started."""
+        if (run := self._open.get(run_id)) is None:  # It ended meanwhile.
+            return
+        named = {f"system/{node}/{key}" if node else f"system/{key}": value for key, value in values.items()}
+        self._put(metric_entry(run_id, named, max(0, round(at - run.started_ms / 1000)), round(at * 1000)))
 
     def tags(self, run_id: str, values: Mapping[str, str]) -> None:
         """Set tags; a value over 8,000 characters becomes an artifact under `tags/`."""
-        from mlflow.entities import RunTag
-
         short, files = split_long({key: mask(value) for key, value in values.items()}, TAG_LIMIT, "tags")
-        with translated(self._place, f"tag run {run_id}"):
-            self._client.log_batch(run_id, tags=[RunTag(key, value) for key, value in short.items()])
+        self._put(Entry(run_id, "tags", short))
         for path, text in files.items():
             self.artifact_text(run_id, path, text)
+
+    def dataset(self, run_id: str, name: str, digest: str, source: str, context: str, profile: Mapping[str, Any] | None = None) -> None:
+        """Say which data a run used (`mlflow.log_input`).
+
+        Args:
+            run_id: the run.
+            name: shown in the UI.
+            digest: of what was used; in full a tag of the input, in MLflow's own field its first 36 characters.
+            source: where the data are, masked before it is stored.
+            context: what for: `training`, `evaluation`, ...
+            profile: counts to show, e.g. rows and tokens.
+        """
+        body = {"name": name, "digest": digest, "source": json.dumps({"uri": mask(source)}), "source_type": "crossmesh", "context": context}
+        self._put(Entry(run_id, "dataset", {**body, "profile": json.dumps(profile or {})}))
 
     def records(self, run_id: str, science: Mapping[str, Any], system: Mapping[str, Any]) -> None:
         """Store the science and system records in full under `records/`, and their fingerprints as tags."""
@@ -191,47 +244,35 @@ class Tracker:
 
     def artifact_text(self, run_id: str, path: str, text: str) -> None:
         """Store `text` at `path` inside the run's artifacts, secrets masked."""
-        with translated(self._place, f"store artifact {path} of run {run_id}"):
-            self._client.log_text(run_id, mask(text), path)
+        self._put(Entry(run_id, "text", {"path": path, "text": mask(text)}))
 
     def artifact_file(self, run_id: str, file: Path, folder: str = "") -> None:
-        """Store a local file under `folder` inside the run's artifacts."""
-        with translated(self._place, f"store {file} with run {run_id}"):
-            self._client.log_artifact(run_id, str(file), folder or None)
+        """Store a local file under `folder` inside the run's artifacts, as it is now."""
+        self._files(run_id, file, folder)
 
     def artifact_folder(self, run_id: str, source: Path, folder: str) -> None:
-        """Store all files of a local folder under `folder` inside the run's artifacts."""
-        with translated(self._place, f"store {source} with run {run_id}"):
-            self._client.log_artifacts(run_id, str(source), folder)
+        """Store all files of a local folder under `folder` inside the run's artifacts, as they are now."""
+        self._files(run_id, source, folder)
 
-    def register(self, run_id: str, artifact: str, name: str, tags: Mapping[str, str], alias: str) -> str:
-        """Make the artifact folder of a run a version of the registered model `name`, which then has `alias`; return its number.
+    def register(self, run_id: str, artifact: str, name: str, tags: Mapping[str, str], alias: str = "") -> None:
+        """Make the artifact folder of a run a version of the registered model `name`, which then has `alias`, and tag the run with it.
 
         A version that the run already has there is taken again, with the new tags.
         """
-        from mlflow.exceptions import MlflowException
-
-        with translated(self._place, f"register {artifact} of run {run_id} as {name!r}"):
-            try:
-                self._client.create_registered_model(name)
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                    raise
-            source = f"{self._client.get_run(run_id).info.artifact_uri}/{artifact}"
-            known = [one for one in self._client.search_model_versions(f"name = '{_quotable(name)}'") if one.run_id == run_id]
-            version = str((known or [self._client.create_model_version(name, source, run_id)])[0].version)
-            for key, value in tags.items():
-                self._client.set_model_version_tag(name, version, key, value)
-            self._client.set_registered_model_alias(name, alias, version)
-        return version
+        self._put(Entry(run_id, "version", {"artifact": artifact, "name": name, "tags": dict(tags), "alias": alias}))
 
     def finish(self, run_id: str, status: str = "FINISHED") -> None:
-        """End a run as FINISHED, FAILED or KILLED."""
+        """End a run as FINISHED, FAILED or KILLED, and wait until all that was logged is stored.
+
+        While MLflow is away that wait is bounded; it is said then where the rest lies, and the next job sends it.
+        """
         if status not in STATUSES:
             raise ValueError(f"status {status!r} is not one of {', '.join(STATUSES)}")
-        with translated(self._place, f"finish run {run_id}"):
-            self._client.set_terminated(run_id, status=status)
-        self._logged.pop(run_id, None)
+        self._put(Entry(run_id, "status", {"status": status, "at": _now_ms()}))
+        self._open.pop(run_id, None)
+        self._writer.settle(_PATIENCE_S)
+        if not self._open:
+            self._writer.rest()
 
     def find(self, identity: str, status: str = "FINISHED") -> TrackedRun | None:
         """Return the newest run of this experiment with `identity` and `status`, or None."""
@@ -252,68 +293,54 @@ class Tracker:
 
     def run(self, run_id: str) -> TrackedRun:
         """Return a run as it stands now."""
+        self._settle()
         with translated(self._place, f"read run {run_id}"):
             return _tracked(self._client.get_run(run_id))
 
     def history(self, run_id: str, key: str) -> tuple[tuple[int, float], ...]:
         """Return a metric's values as (step, value), by step."""
+        self._settle()
         with translated(self._place, f"read metric {key} of run {run_id}"):
             return tuple(sorted((int(entry.step), float(entry.value)) for entry in self._client.get_metric_history(run_id, key)))
 
     def read_json(self, run_id: str, path: str) -> Any:
         """Return the JSON artifact at `path` of a run."""
+        self._settle()
         with tempfile.TemporaryDirectory() as folder, translated(self._place, f"read artifact {path} of run {run_id}"):
             text = Path(self._client.download_artifacts(run_id, path, folder)).read_text(encoding="utf-8")
         return json.loads(text)
 
     def download(self, run_id: str, path: str, folder: Path) -> Path:
         """Copy the artifact file or folder at `path` of a run into the existing `folder` and return where it is."""
+        self._settle()
         with translated(self._place, f"read artifact {path} of run {run_id}"):
             return Path(self._client.download_artifacts(run_id, path, str(folder)))
 
     @contextmanager
     def system_metrics(self, run_id: str) -> Iterator[None]:
-        """While the block runs, log CPU, memory, disk and network (and GPUs where NVIDIA's library is) of this host every 5 s.
-
-        Does nothing with `tracking.system_metrics=false`. A block shorter than one period logs nothing. The sampling thread belongs to
-        this process; it never stops the block, whatever happens to it.
-        """
+        """While the block runs, log what this host is busy with (`system.py`); does nothing with `tracking.system_metrics=false`."""
         if not self._tracking.system_metrics:
             yield
             return
-        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-        with translated(self._place, f"start system metrics of run {run_id}"):
-            monitor = SystemMetricsMonitor(
-                run_id, sampling_interval=_SYSTEM_METRICS_EVERY_S, resume_logging=True, tracking_uri=self._place.uri
-            )
-        monitor.start()
-        try:
+        with sampling(lambda values: self.system(run_id, "", values, time.time())):
             yield
-        finally:
-            monitor.finish()
 
-    def _exists(self, run_id: str) -> bool:
-        from mlflow.exceptions import MlflowException
+    def _put(self, entry: Entry) -> None:
+        """Send through the journal what belongs to an open run, and at once what does not."""
+        if entry.run_id in self._open:
+            self._writer.put(entry)
+        else:
+            self._sender.send([entry])
 
-        try:
-            return str(self._client.get_run(run_id).info.lifecycle_stage) == "active"
-        except MlflowException as error:
-            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                return False
-            raise
+    def _files(self, run_id: str, source: Path, folder: str) -> None:
+        """Store a file or folder; for an open run what it is now is kept until it is sent: as a link where that can be, else a copy."""
+        if run_id in self._open:
+            source = spool(self._journals, source)
+        self._put(Entry(run_id, "files", {"source": str(source), "folder": folder}))
 
-    def _find_or_create_experiment(self, name: str) -> str:
-        with store_lock(self._place):
-            known = self._client.get_experiment_by_name(name)
-            if known is None:
-                return str(self._client.create_experiment(name, artifact_location=self._place.artifacts))
-        if known.lifecycle_stage != "active":
-            raise TrackingError(
-                f"Experiment {name!r} at {self.uri} is deleted. Choose another tracking.experiment, or restore it: "
-                f"mlflow experiments restore --experiment-id {known.experiment_id}"
-            )
-        return str(known.experiment_id)
+    def _settle(self) -> None:
+        """Let reading see what was logged before."""
+        self._writer.settle(_PATIENCE_S)
 
     def _log_params(self, run_id: str, params: Mapping[str, str]) -> None:
         from mlflow.entities import Param
@@ -323,20 +350,16 @@ class Tracker:
             for start in range(0, len(entries), PARAMS_PER_BATCH):
                 self._client.log_batch(run_id, params=entries[start : start + PARAMS_PER_BATCH])
 
-    def _steps_of(self, run_id: str) -> set[tuple[str, int]]:
-        """Return the (metric, step) pairs that a run has; read once, for a run that this tracker has not started."""
-        if run_id not in self._logged:
-            with translated(self._place, f"read metrics of run {run_id}"):
-                keys = [key for key in self._client.get_run(run_id).data.metrics if not key.startswith("system/")]
-                pairs = {(key, int(entry.step)) for key in keys for entry in self._client.get_metric_history(run_id, key)}
-            self._logged[run_id] = pairs
-        return self._logged[run_id]
-
     def _search(self, condition: str, limit: int) -> tuple[TrackedRun, ...]:
         experiment = self.experiment()
+        self._settle()
         with translated(self._place, "search runs"):
             found = self._client.search_runs([experiment], condition, order_by=["attributes.start_time DESC"], max_results=limit)
         return tuple(_tracked(run) for run in found)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def _quotable(value: str) -> str:

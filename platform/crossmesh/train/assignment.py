@@ -31,6 +31,11 @@ class Assignment:
         return self.attempt / "events.jsonl"
 
     @property
+    def system(self) -> Path:
+        """One file a node: its system events, one a line, appended by one worker there."""
+        return self.attempt / "system"
+
+    @property
     def stop(self) -> Path:
         """Exists when the driver asks the worker to stop at the next step."""
         return self.attempt / "stop"

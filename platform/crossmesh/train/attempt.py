@@ -4,6 +4,7 @@ import json
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -124,13 +125,29 @@ def _stop(task: Any, assignment: Assignment, listener: "_Listener") -> None:
         ray.wait([task], timeout=_CANCEL_S)
 
 
+class _Tail:
+    """Reads a file of lines as they are appended; a line that is not complete yet waits."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def lines(self) -> list[bytes]:
+        with self._path.open("rb") as stream:
+            stream.seek(self._offset)
+            new = stream.read()
+        complete = new[: new.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        return complete.splitlines()
+
+
 class _Listener:
-    """Reads the events of rank 0 as they are appended and passes them on."""
+    """Reads the events of rank 0 and of each node as they are appended and passes them on."""
 
     def __init__(self, assignment: Assignment, on_event: OnEvent) -> None:
         self._assignment = assignment
         self._on_event = on_event
-        self._offset = 0
+        self._tails: dict[Path, _Tail] = {}
         self._step_s: float | None = None
         self._told_at = time.monotonic()
 
@@ -140,21 +157,17 @@ class _Listener:
         return 0.0 if self._step_s is None else min(120.0, 3 * self._step_s + 15.0)
 
     def listen(self) -> None:
-        """Pass on what is new; a line that is not complete yet waits."""
+        """Pass on what is new."""
         path = self._assignment.events
         if not path.is_file():
             self._say_what_is_waited_for()
             return
-        with path.open("rb") as stream:
-            stream.seek(self._offset)
-            new = stream.read()
-        complete = new[: new.rfind(b"\n") + 1]
-        self._offset += len(complete)
-        for line in complete.splitlines():
-            event = from_json(json.loads(line))
-            if isinstance(event, StepEvent):
-                self._step_s = event.seconds
-            self._on_event(event)
+        for one in (path, *self._assignment.system.glob("*.jsonl")):
+            for line in self._tails.setdefault(one, _Tail(one)).lines():
+                event = from_json(json.loads(line))
+                if isinstance(event, StepEvent):
+                    self._step_s = event.seconds
+                self._on_event(event)
 
     def _say_what_is_waited_for(self) -> None:
         if time.monotonic() - self._told_at < _QUIET_S:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_args
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,21 @@ class CheckpointEvent:
     folder: str
 
 
-Event = StageEvent | WarningEvent | StepEvent | EvaluationEvent | CheckpointEvent
+@dataclass(frozen=True)
+class SystemEvent:
+    """What a node of the run is busy with (`track/system.py`)."""
+
+    node: str
+    """`node_0`, `node_1`, ... in Ray Train's order."""
+    at: float
+    """Seconds since 1970."""
+    values: Mapping[str, float]
+
+
+Event = StageEvent | WarningEvent | StepEvent | EvaluationEvent | CheckpointEvent | SystemEvent
 OnEvent = Callable[[Event], None]
 
-_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in (StageEvent, WarningEvent, StepEvent, EvaluationEvent, CheckpointEvent)}
+_KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 
 
 def to_json(event: Event) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from crossmesh.files import write_json
 from crossmesh.train.assignment import Assignment
 from crossmesh.train.retry import Failure, FailureKind
 from crossmesh.train.scaling import Scaling, scaling
-from crossmesh.train.worker import LOOP_KEY, train_loop_per_worker
+from crossmesh.train.worker import LOOP_KEY, system_metrics, train_loop_per_worker
 
 
 def fit(assignment: Assignment) -> Failure | None:
@@ -60,7 +60,8 @@ def run_worker(config: Mapping[str, Assignment]) -> None:
     accelerators = {kind: ids for kind, ids in here.get_accelerator_ids().items() if ids}
     place = {"node": here.get_node_id(), "world": context.get_world_size(), "accelerators": accelerators}
     write_json(config[LOOP_KEY].ranks / f"{context.get_world_rank()}.json", place)
-    train_loop_per_worker(config)
+    with system_metrics(config[LOOP_KEY], context.get_node_rank(), context.get_local_rank()):
+        train_loop_per_worker(config)
 
 
 def _trainer(backend: str, workers: Scaling) -> tuple[Any, dict[str, Any]]:

@@ -4,8 +4,10 @@ It joins data, backend and loop; framework modules are imported here only when t
 """
 
 import json
+import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TextIO
 
@@ -16,10 +18,11 @@ from crossmesh.data.sources import load_rows
 from crossmesh.errors import CrossmeshError
 from crossmesh.files import canonical_json, digest_text, write_json, write_text
 from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.track.system import Values, sampling
 from crossmesh.train.assignment import Assignment
 from crossmesh.train.backend import Backend, FloatArray, TrainingSetup
 from crossmesh.train.checkpoint import CheckpointStore
-from crossmesh.train.events import Event, StageEvent, StepEvent, to_json
+from crossmesh.train.events import Event, StageEvent, StepEvent, SystemEvent, to_json
 from crossmesh.train.interruptions import interruptions
 from crossmesh.train.loop import Interruption, Plan, run
 from crossmesh.train.trained import write_trained
@@ -49,6 +52,23 @@ def train_loop_per_worker(config: Mapping[str, Assignment]) -> None:
         if not assignment.traceback.exists():  # The first to fail says why; the others fail in a collective after it.
             write_text(assignment.traceback, traceback.format_exc())
         raise
+
+
+@contextmanager
+def system_metrics(assignment: Assignment, node: int, local_rank: int) -> Iterator[None]:
+    """While the block runs, write down what this node is busy with; the first of its workers does that for all."""
+    if local_rank or not assignment.spec.tracking.system_metrics:
+        yield
+        return
+    assignment.system.mkdir(exist_ok=True)
+    with (assignment.system / f"{node}.jsonl").open("a", encoding="utf-8") as stream:
+
+        def write(values: Values) -> None:
+            stream.write(json.dumps(to_json(SystemEvent(f"node_{node}", time.time(), values))) + "\n")
+            stream.flush()
+
+        with sampling(write):
+            yield
 
 
 def _train(assignment: Assignment, rank: int, stream: TextIO, interruption: Callable[[], Interruption | None]) -> None:

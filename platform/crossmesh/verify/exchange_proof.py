@@ -1,12 +1,12 @@
 """The proof of a user's adapter as an artifact: beside the check's files, on the adapter's own MLflow run, and in the model registry."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
 from crossmesh.adapters.proof import PROOF_ARTIFACT, PROOF_FILE, TAG_PROOF
 from crossmesh.files import write_json
 from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.track.sender import TAG_VERSION, registered_name
 from crossmesh.track.tracker import Tracker
 from crossmesh.verify.result import CheckResult
 
@@ -30,10 +30,6 @@ def keep_proof(result: CheckResult, folder: Path, run_id: str, spec: ExperimentS
     if not result.passed:
         return result
     name = registered_name(spec.model.weights)
-    version = tracker.register(run_id, "adapter", name, {"proof": verdict, **tags}, _ALIAS)
+    tracker.register(run_id, "adapter", name, {"proof": verdict, **tags}, _ALIAS)
+    version = tracker.run(run_id).tags[TAG_VERSION].rpartition("/")[2]
     return replace(result, figures={**result.figures, "registered": {"name": name, "version": version, "run_id": run_id}})
-
-
-def registered_name(weights: str) -> str:
-    """Name of the registered model for adapters of the base `weights`: MLflow takes neither slashes nor colons."""
-    return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', weights).strip('-')}-lora"

@@ -16,9 +16,9 @@ from crossmesh.models.lora import lora_modules
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.training import LoraSpec
+from crossmesh.track.sender import registered_name
 from crossmesh.verify.exchange import Subject, _of_all, judge, tiny_models, verify_exchange
 from crossmesh.verify.exchange_figures import agreement, greedy_gap, log_softmax, logprob_difference, module_errors, worst_of
-from crossmesh.verify.exchange_proof import registered_name
 from crossmesh.verify.result import Limit
 
 VOCAB, PROBE = 11, 6
