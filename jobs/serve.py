@@ -1,4 +1,7 @@
-"""Serve a base model and PEFT adapters until Ctrl-C: `python jobs/serve.py serve.adapters=[a:/path/to/adapter,b:RUN]`."""
+"""Serve a base model and PEFT adapters until Ctrl-C: `python jobs/serve.py serve.adapters=[a:/path/to/adapter,b:RUN]`.
+
+`add_key=NAME` makes an API key for somebody, shows it once, and ends; `revoke_key=NAME` takes it back. Running servers follow.
+"""
 
 import sys
 from dataclasses import dataclass
@@ -8,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
 from crossmesh.cluster import ray_session
 from crossmesh.console import Console
-from crossmesh.pipeline.serving import serve_until_interrupted
+from crossmesh.pipeline.serving import change_keys, serve_until_interrupted
 from crossmesh.plan.gate import gate_serving
 from crossmesh.plan.planner import own_planner
 from crossmesh.spec.compose import Job, JobKeys, run_job
@@ -18,9 +21,17 @@ from crossmesh.spec.compose import Job, JobKeys, run_job
 class ServeKeys(JobKeys):
     """The job's own keys."""
 
+    add_key: str = ""
+    """Name of an API key to make."""
+    revoke_key: str = ""
+    """Name of an API key to take back."""
+
 
 def run(job: Job[ServeKeys]) -> None:
-    """Plan, start the server, say where it is, and wait."""
+    """Plan, start the server, say where it is, and wait; or make or take back a key."""
+    if job.keys.add_key or job.keys.revoke_key:
+        change_keys(job.spec.storage.path, job.keys.add_key, job.keys.revoke_key, Console(), job.keys.output)
+        return
     gate_serving(job.spec, own_planner(job.spec))
     with ray_session(job.spec.storage):
         serve_until_interrupted(job.spec, Console(), job.keys.output)

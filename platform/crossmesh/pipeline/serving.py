@@ -12,10 +12,13 @@ from crossmesh.hardware.devices import Tpu
 from crossmesh.pipeline.evaluation import served_base
 from crossmesh.serve.adapters import check_names
 from crossmesh.serve.app import start_server
-from crossmesh.serve.gate import key_source
+from crossmesh.serve.keys import add_key, key_source, revoke_key
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.trial import fetch
 from crossmesh.track.tracker import Tracker
+
+_KEYS_S = 2.0
+"""Seconds until keys that were added or revoked count."""
 
 
 def named_adapters(spec: ExperimentSpec) -> dict[str, Path]:
@@ -33,10 +36,11 @@ def named_adapters(spec: ExperimentSpec) -> dict[str, Path]:
 
 
 def serve_until_interrupted(spec: ExperimentSpec, console: Console, output: str) -> None:
-    """Serve, print where and with which models, and return at Ctrl-C; nothing is left running."""
+    """Serve, print where and with which models, and return at Ctrl-C, with nothing left running, or when another run has replaced it."""
     adapters = named_adapters(spec)
     device = spec.hardware.slice.device
-    require_chips(device, device.chip_count() if isinstance(device, Tpu) else spec.serve.tp)  # A TPU slice is taken whole.
+    chips = device.chip_count() if isinstance(device, Tpu) else spec.serve.tp * spec.serve.pp  # A TPU slice is taken whole.
+    require_chips(device, chips * max(1, spec.serve.replicas))
     with console.stage(f"model: {spec.model.weights}"):
         base = served_base(spec, fetch(spec))
         served = [base.adapter(name, folder) for name, folder in adapters.items()]
@@ -54,7 +58,16 @@ def serve_until_interrupted(spec: ExperimentSpec, console: Console, output: str)
             output,
         )
         try:
-            while True:
-                time.sleep(3600)
+            while not server.replaced():
+                time.sleep(_KEYS_S)
+                server = server.renew_keys()
+            console.say("another run has replaced this server, or removed it")
         except KeyboardInterrupt:
             console.say("stopping the server")
+
+
+def change_keys(storage: Path, add: str, revoke: str, console: Console, output: str) -> None:
+    """Take the API key `revoke` back and make one called `add` (empty: none); print the new key, which is shown this once."""
+    if revoke:
+        revoke_key(storage, revoke)
+    console.result("API keys", {"revoked": revoke or None, "added": add or None, "api_key": add_key(storage, add) if add else None}, output)

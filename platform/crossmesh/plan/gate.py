@@ -43,8 +43,8 @@ def gate_point(spec: ExperimentSpec, point: Point, planner: Planner) -> Forecast
 
 def gate_serving(spec: ExperimentSpec, planner: Planner) -> ServingForecast | None:
     """Refuse the engine of `spec` when it cannot hold its model and one sequence of `serve.max_model_len`; otherwise as `gate_training`."""
-    if known_architecture(spec.model, spec.storage.path / "cache") is None:
-        return None
+    if spec.serve.pp > 1 or known_architecture(spec.model, spec.storage.path / "cache") is None:
+        return None  # The plan knows no pipeline stages.
     point = replace(serving_point(spec), prompt=spec.serve.max_model_len - 1, output=1)
     broken = broken_serving_rules(point)
     if point.slice.chip is None:

@@ -5,14 +5,16 @@ use it. Shapes of placement follow `ray.serve.llm` (a test compares them).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from crossmesh.environments import emulated
 from crossmesh.errors import InputError
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.models.families import read_architecture
 from crossmesh.serve.adapters import ServedAdapter, ServedBase, check_names, check_rank, serving_rank
+from crossmesh.serve.options import check_options, compile_variables, option_arguments, scaling
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.serving import ServeSpec
 from crossmesh.spec.training import AUTO, LORA_TARGETS
@@ -46,11 +48,13 @@ class EngineSettings:
     """The catalogue's name of the chip."""
     chips: int
     """Chips that one replica computes on."""
+    stand_in: Mapping[str, Any] | None = None
+    """On an emulated cluster: the CPU engine (as `llm_config`) that computes on the chips that `llm_config` reserves."""
 
     @property
     def engine_kwargs(self) -> Mapping[str, Any]:
-        """Arguments of vLLM's engine."""
-        arguments: Mapping[str, Any] = self.llm_config["engine_kwargs"]
+        """Arguments of the engine that computes."""
+        arguments: Mapping[str, Any] = (self.stand_in or self.llm_config)["engine_kwargs"]
         return arguments
 
     @property
@@ -63,27 +67,43 @@ def engine_settings(spec: ExperimentSpec, base: ServedBase, adapters: Sequence[S
     """Return the settings of one engine that serves `base` and each of `adapters` by its name.
 
     Raises `InputError` for a folder that is no model, for a name used twice, for an adapter over `serve.max_lora_rank`, for adapters of
-    a model with experts on a CPU, and for a `serve.tp` that the hardware cannot hold.
+    a model with experts on a CPU, and for what the hardware or its engine cannot do (`options.check_options`).
     """
     device = spec.hardware.slice.device
     if not (base.folder / "config.json").is_file():
         raise InputError(f"{base.folder} holds no model: config.json is missing. Give the folder that `fetch_model` made.")
     check_names([adapter.name for adapter in adapters])
-    _check_parallelism(spec.serve.tp, device)
+    check_options(spec.serve, device)
     lora = _lora_arguments(spec.serve, adapters)
-    if lora and isinstance(device, Cpu):
+    computing: Device = Cpu() if emulated() and not isinstance(device, Cpu) else device
+    if lora and isinstance(computing, Cpu):
         check_no_experts(base.folder)
-    arguments = _common_arguments(spec) | lora | _device_arguments(spec, device, adapted=bool(lora))
-    llm_config: dict[str, Any] = {
+    config = _llm_config(spec, base, lora, device)
+    stand_in = None
+    if computing is not device:
+        alone = replace(spec, serve=replace(spec.serve, tp=1, pp=1, kv_cache_dtype=AUTO))
+        stand_in = _llm_config(alone, base, lora, computing)
+    return EngineSettings(
+        _kind(computing),
+        config,
+        {adapter.name: str(adapter.folder.resolve()) for adapter in adapters},
+        _deployment(spec.serve, device),
+        _variables(computing) | compile_variables(spec.serve),
+        device.chip,
+        spec.serve.tp * spec.serve.pp,
+        stand_in,
+    )
+
+
+def _llm_config(spec: ExperimentSpec, base: ServedBase, lora: dict[str, Any], device: Device) -> dict[str, Any]:
+    """Arguments of `ray.serve.llm.LLMConfig` for an engine on `device`."""
+    return {
         "model_loading_config": {"model_id": base.name, "model_source": str(base.folder.resolve())},
-        "engine_kwargs": arguments,
+        "engine_kwargs": _common_arguments(spec) | lora | _device_arguments(spec, device, adapted=bool(lora)),
         # Engine metrics stay on vLLM's own /metrics route; Ray's exporter needs the dashboard agent.
         "log_engine_metrics": False,
         **_accelerator(device),
     }
-    folders = {adapter.name: str(adapter.folder.resolve()) for adapter in adapters}
-    deployment = _deployment(spec.serve.tp, device)
-    return EngineSettings(_kind(device), llm_config, folders, deployment, _variables(device), device.chip, spec.serve.tp)
 
 
 def check_no_experts(folder: Path) -> None:
@@ -96,16 +116,6 @@ def check_no_experts(folder: Path) -> None:
             f"{folder} has experts, and vLLM 0.32 serves no adapters of such a model on a CPU. Allowed: a GPU or TPU as hardware, or the "
             "merged model (jobs/export.py mode=merged) without serve.adapters and serve.max_loras."
         )
-
-
-def _check_parallelism(tp: int, device: Device) -> None:
-    chips = device.chip_count()
-    if isinstance(device, Tpu) and tp > device.chips_per_host and tp % device.chips_per_host:
-        raise InputError(
-            f"serve.tp={tp} does not fill whole hosts of {device.chips_per_host} chips. Allowed: a multiple of {device.chips_per_host}."
-        )
-    if tp > chips:
-        raise InputError(f"serve.tp={tp} is more than the {chips} chips of {device.chip}. Allowed: 1 to {chips}.")
 
 
 def _kind(device: Device) -> str:
@@ -121,17 +131,20 @@ def _kind(device: Device) -> str:
 def _common_arguments(spec: ExperimentSpec) -> dict[str, Any]:
     serve = spec.serve
     step = {"max_num_batched_tokens": serve.max_num_batched_tokens} if serve.max_num_batched_tokens else {}
-    return step | {
-        "dtype": spec.model.dtype if serve.dtype == AUTO else serve.dtype,
-        "kv_cache_dtype": serve.kv_cache_dtype,
-        "max_model_len": serve.max_model_len,
-        "max_num_seqs": serve.max_num_seqs,
-        "tensor_parallel_size": serve.tp,
-        "seed": serve.seed,
-        # Sampling is what the request says, never a default hidden in the model folder.
-        "generation_config": "vllm",
-        "disable_uvicorn_access_log": True,
-    }
+    return (
+        step
+        | option_arguments(serve)
+        | {
+            "dtype": spec.model.dtype if serve.dtype == AUTO else serve.dtype,
+            "kv_cache_dtype": serve.kv_cache_dtype,
+            "max_model_len": serve.max_model_len,
+            "max_num_seqs": serve.max_num_seqs,
+            "seed": serve.seed,
+            # Sampling is what the request says, never a default hidden in the model folder.
+            "generation_config": "vllm",
+            "disable_uvicorn_access_log": True,
+        }
+    )
 
 
 def _lora_arguments(serve: ServeSpec, adapters: Sequence[ServedAdapter]) -> dict[str, Any]:
@@ -194,14 +207,17 @@ def _accelerator(device: Device) -> dict[str, Any]:
             return {"accelerator_type": _ray_accelerator(device), "accelerator_config": {"kind": "tpu", "topology": device.topology}}
 
 
-def _deployment(tp: int, device: Device) -> dict[str, Any]:
+def _deployment(serve: ServeSpec, device: Device) -> dict[str, Any]:
     options: dict[str, Any] = {
-        "num_replicas": 1,
-        # vLLM queues by itself (`max_num_seqs` run at once); Serve's default of 5 would starve it.
+        **scaling(serve),
+        # The gate bounds what comes in (`options.capacity`) and vLLM queues by itself; Serve's default of 5 would starve it.
         "max_ongoing_requests": 1_000_000,
         # A failing engine fails again: one try, then its error.
         "max_constructor_retry_count": 1,
-        "graceful_shutdown_timeout_s": 10.0,
+        # A new version starts beside the old one, which then answers what it has before it goes.
+        "max_surge_percent": 100,
+        "graceful_shutdown_timeout_s": serve.request_timeout_s,
+        "graceful_shutdown_wait_loop_s": 0.5,
         "ray_actor_options": {"num_cpus": 1},
     }
     match device:
@@ -210,7 +226,7 @@ def _deployment(tp: int, device: Device) -> dict[str, Any]:
         case Gpu():
             chip = {"GPU": 1, f"accelerator_type:{_ray_accelerator(device)}": _ACCELERATOR_SHARE}
             # The replica itself sits in the first bundle.
-            options["placement_group_bundles"] = [chip | {"CPU": 1}, *[dict(chip) for _ in range(tp - 1)]]
+            options["placement_group_bundles"] = [chip | {"CPU": 1}, *[dict(chip) for _ in range(serve.tp * serve.pp - 1)]]
             options["placement_group_strategy"] = "PACK"
         case Tpu():
             # ray.serve.llm reserves the slice from inside the replica, all hosts or none.

@@ -1,26 +1,37 @@
 """Starting, exposing and stopping the vLLM engine of `ray.serve.llm`. Imported in a replica only: it imports vllm and torch."""
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
+import ray
 from fastapi import FastAPI, HTTPException
 from ray.llm._internal.common.callbacks.base import CallbackBase
 from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
 from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
+from vllm import __version__ as vllm_version
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.openai.cli_args import FrontendArgs
 from vllm.entrypoints.openai.models.protocol import LoRAModulePath
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.entrypoints.serve.dev.cache.api_router import router as cache_routes
 from vllm.platforms import current_platform
 
+from crossmesh.errors import InputError
 from crossmesh.serve.engine import EngineSettings
 from crossmesh.serve.fingerprint import EngineFacts, fingerprint
 from crossmesh.serve.loading import HotLoading
 from crossmesh.serve.loading_vllm import add_routes
+from crossmesh.serve.options import SPEC_KEYS
 
 
 class _Server(LLMServer):
     """`ray.serve.llm`'s server without its telemetry, which costs a process that imports vllm once more."""
+
+    reserved: Any = None
+    """What holds the chips of an emulated accelerator."""
 
     async def _start_engine(self) -> None:
         await self.engine.start()
@@ -44,14 +55,40 @@ class _LocalModel(CallbackBase):
 
 
 async def start_engine(settings: EngineSettings) -> LLMServer:
-    """Start the engine of `settings` with every adapter loaded under its own name, and return its server."""
+    """Start the engine of `settings` with every adapter loaded under its own name, and return its server.
+
+    Raises `InputError` for an argument that this version of the engine does not take.
+    """
     arguments = dict(settings.engine_kwargs)
+    _check_arguments(arguments)
+    reserved = None
+    if settings.stand_in is not None:
+        reserved = await asyncio.to_thread(_reserve, settings.llm_config)
     if settings.adapters:
         arguments["lora_modules"] = [LoRAModulePath(name=name, path=folder) for name, folder in settings.adapters.items()]
-    config = LLMConfig(**{**settings.llm_config, "engine_kwargs": arguments, "callback_config": {"callback_class": _LocalModel}})
+    llm_config = settings.stand_in or settings.llm_config
+    config = LLMConfig(**{**llm_config, "engine_kwargs": arguments, "callback_config": {"callback_class": _LocalModel}})
     server = _Server.sync_init(config, engine_cls=_Engine)
+    server.reserved = reserved
     await server.start()
     return server
+
+
+def _check_arguments(arguments: Mapping[str, Any]) -> None:
+    accepted = {field.name for field in fields(AsyncEngineArgs)} | {field.name for field in fields(FrontendArgs)}
+    for name in arguments:
+        if name not in accepted:
+            key = SPEC_KEYS.get(name, name)
+            raise InputError(
+                f"{key}: vLLM {vllm_version} has no engine argument {name!r} for it. Leave it out, or install another version."
+            )
+
+
+def _reserve(llm_config: Mapping[str, Any]) -> Any:
+    """Reserve the chips of `llm_config` as `ray.serve.llm` does for its engine, and return what holds them."""
+    engine = LLMConfig(**llm_config).get_engine_config()
+    ray.get(engine.get_or_create_pg().ready())
+    return engine
 
 
 def engine_facts(server: LLMServer) -> EngineFacts:
@@ -113,5 +150,7 @@ async def openai_app(server: LLMServer, settings: EngineSettings, loading: HotLo
 def stop_engine(server: LLMServer) -> None:
     """End the engine's processes."""
     engine = server.engine
+    if server.reserved is not None:
+        server.reserved.accelerator.shutdown()
     if engine is not None and engine._engine_client is not None:
         engine._engine_client.shutdown()

@@ -1,132 +1,247 @@
-"""The API-key gate in front of every route of a server, and where its key comes from.
+"""The gate in front of every server of a cluster: keys, a bounded queue, time-outs, and the access log.
 
-The gate is plain ASGI around the whole application, so no route (documentation, metrics, health) can be mounted outside it. It
-knows the SHA-256 of the key only. Without a key there is one answer, 401 in OpenAI's error form; what `/-/healthz` says (alive, one
-word) is Ray Serve's proxy and stays open for liveness checks.
+It is plain ASGI around Ray Serve's one HTTP proxy, so no route (documentation, metrics, health) can be mounted outside it, strangers never
+reach an engine, nor wake one that was scaled to zero, and what it counts is exact over all replicas and versions. Every refusal is an
+error in OpenAI's form. What `/-/healthz` says (alive, one word) stays open for liveness checks.
 """
 
-import hashlib
-import hmac
+import asyncio
 import json
-import os
-import secrets
+import sys
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
-from crossmesh.errors import InputError
-from crossmesh.spec.serving import ServeSpec
+from crossmesh.serve.access_log import AccessLog, Entry
+from crossmesh.serve.admission import Admission, for_path, read_admissions
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PROXY_HOOK = "crossmesh.serve.gate:proxy_middleware"
 """Import path for `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH`."""
+REFRESH_S = 0.5
+"""Seconds from a change of the rules to when the gate takes them over, at most."""
 
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_KEY_BYTES = 32
-_SHORTEST_KEY = 16
-
-
-def server_key(serve: ServeSpec, storage: Path, environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the key that clients must send; None when `serve.allow_anonymous`.
-
-    It is the value of the environment variable `serve.api_key_env`, or else the content of `<storage>/secrets/api_key`, made on first
-    use with mode 0600. `InputError` for an empty or short key, for a key file that others can read, and for a server without a key on an
-    address that others can reach.
-    """
-    if serve.allow_anonymous:
-        if serve.host not in _LOOPBACK:
-            raise InputError(
-                f"serve.allow_anonymous=true with serve.host={serve.host!r} would serve anyone. Allowed: {', '.join(_LOOPBACK)}."
-            )
-        return None
-    if serve.api_key_env in environ:
-        return _checked(environ[serve.api_key_env].strip(), f"environment variable {serve.api_key_env}")
-    path = storage / "secrets" / "api_key"
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        if path.stat().st_mode & 0o077:
-            raise InputError(f"{path} can be read by others. Run: chmod 600 {path}") from None
-        return _checked(path.read_text(encoding="utf-8").strip(), str(path))
-    key = "cm-" + secrets.token_urlsafe(_KEY_BYTES)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-        stream.write(key + "\n")
-    return key
-
-
-def key_source(serve: ServeSpec, storage: Path, environ: Mapping[str, str] = os.environ) -> str:
-    """Say where `server_key` takes the key from, for a person who needs it; never the key itself."""
-    if serve.allow_anonymous:
-        return "none is asked for"
-    return f"in ${serve.api_key_env}" if serve.api_key_env in environ else f"in {storage / 'secrets' / 'api_key'}"
-
-
-def _checked(key: str, source: str) -> str:
-    if len(key) < _SHORTEST_KEY or not key.isascii() or any(character.isspace() for character in key):
-        raise InputError(f"The API key in {source} is not usable. Allowed: {_SHORTEST_KEY} or more ASCII characters without spaces.")
-    return key
-
-
-def key_digest(key: str) -> str:
-    """Return the SHA-256 of a key as hex: all that a server is given."""
-    return hashlib.sha256(key.encode()).hexdigest()
+_NOT_QUEUED = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache", "/reset_mm_cache", "/reset_encoder_cache")
+"""What is asked of the server itself, also when it is full."""
+_OURS_ALONE = (b"authorization", b"x-request-timeout-seconds", b"x-request-disconnect-disabled")
+"""Headers that go no further: the key, and what would lift Ray Serve's limits."""
+_BODY_LIMIT = (1 << 20) + 1
+_TAIL = 2048
+_RETRY_FULL_S = 1
+_RETRY_AWAY_S = 5
 
 
 class Gate:
-    """ASGI application that lets a request through to `app` only with `Authorization: Bearer <key>`."""
+    """ASGI middleware of Ray Serve's proxy.
 
-    def __init__(self, app: App, digest: str) -> None:
+    Args:
+        app: the proxy.
+        read: returns the servers by name; called in a thread, again and again.
+    """
+
+    def __init__(self, app: App, read: Callable[[], Mapping[str, Admission]] = read_admissions) -> None:
         self._app = app
-        self._digest = digest
+        self._read = read
+        self._admissions: tuple[Admission, ...] = ()
+        self._running: Counter[str] = Counter()
+        self._closed: dict[str, asyncio.Event] = {}
+        self._log = AccessLog()
+        self._first: asyncio.Future[None] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass lifespan events and admitted requests on; answer everything else with 401 (a web socket is closed)."""
-        if scope["type"] == "lifespan" or self._admits(scope):
+        """Pass on lifespan events, liveness checks and admitted requests; answer all others (a web socket is closed)."""
+        if scope["type"] == "lifespan" or scope["path"] == "/-/healthz":
             await self._app(scope, receive, send)
-        elif scope["type"] == "http":
-            await _refuse(send)
+            return
+        await self._rules()
+        rules = for_path(self._admissions, scope["path"])
+        key = None if rules is None else rules.key_of(scope["headers"])
+        if scope["type"] != "http":
+            if key is None:
+                await send({"type": "websocket.close", "code": 1008})
+            else:
+                await self._app(_passed_on(scope, 0), receive, send)
+        elif rules is None:
+            await self._nobody(send)
         else:
-            await send({"type": "websocket.close", "code": 1008})
+            await self._answer(rules, key, scope, _Exchange(receive, send, self._closed.setdefault(rules.prefix, asyncio.Event())))
 
-    def _admits(self, scope: Scope) -> bool:
-        offered = [value for name, value in scope["headers"] if name.lower() == b"authorization"]
-        if len(offered) != 1:
-            return False
-        scheme, _, key = offered[0].partition(b" ")
-        # Digests have one length and are compared in constant time, so timing tells nothing about the key.
-        right = hmac.compare_digest(hashlib.sha256(key.strip()).hexdigest(), self._digest)
-        return right and scheme.lower() == b"bearer"
+    async def _rules(self) -> None:
+        """Wait for the rules to be read the first time, and have them read again and again from then on."""
+        if self._first is None:
+            self._first = asyncio.get_running_loop().create_future()
+            self._refreshing = asyncio.create_task(self._refresh(self._first))
+        await asyncio.shield(self._first)
+
+    async def _refresh(self, first: "asyncio.Future[None]") -> None:
+        while True:
+            try:
+                self._take_over(tuple((await asyncio.to_thread(self._read)).values()))
+            except Exception as error:  # noqa: BLE001  # the GCS restarts: the rules of before hold until it answers
+                sys.stderr.write(f"The rules of the servers cannot be read: {error}\n")
+            if not first.done():
+                first.set_result(None)
+            await asyncio.sleep(REFRESH_S)
+
+    def _take_over(self, admissions: tuple[Admission, ...]) -> None:
+        """Apply new rules; requests to a server that is gone end."""
+        self._admissions = admissions
+        open_now = {one.prefix for one in admissions}
+        for prefix in self._closed.keys() - open_now:
+            self._closed.pop(prefix).set()
+
+    async def _nobody(self, send: Send) -> None:
+        if self._admissions:
+            await _send_error(send, 404, "not_found", "No server has this path.")
+        else:
+            await _send_error(send, 503, "unavailable", "No server is ready here yet.", _RETRY_AWAY_S)
+
+    async def _answer(self, rules: Admission, key: str | None, scope: Scope, exchange: "_Exchange") -> None:
+        began = time.monotonic()
+        route = scope["path"].removeprefix(rules.prefix)
+        queued = scope["method"] == "POST" and route not in _NOT_QUEUED
+        if key is None:
+            await exchange.refuse(401, "invalid_api_key", "Incorrect or missing API key. Send it as: Authorization: Bearer <key>.")
+        elif queued and self._running[rules.prefix] >= rules.capacity:
+            message = f"{rules.capacity} requests are computing or waiting, which is all this server takes at once. Try again later."
+            await exchange.refuse(429, "queue_full", message, _RETRY_FULL_S)
+        else:
+            self._running[rules.prefix] += queued
+            try:
+                await self._app(_passed_on(scope, rules.timeout_s), exchange.receive, exchange.send)
+                await exchange.complete(timed_out=time.monotonic() - began >= rules.timeout_s, timeout_s=rules.timeout_s)
+            finally:
+                self._running[rules.prefix] -= queued
+        entry = exchange.entry(key, scope["method"], route, time.monotonic() - began)
+        self._log.write(rules.log, entry, prompts=rules.log_prompts)
 
 
-async def _refuse(send: Send) -> None:
-    message = "Incorrect or missing API key. Send it as: Authorization: Bearer <key>."
-    error = {"message": message, "type": "invalid_request_error", "param": None, "code": "invalid_api_key"}
-    body = json.dumps({"error": error}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"www-authenticate", b"Bearer")]
-    await send({"type": "http.response.start", "status": 401, "headers": headers})
+class _Exchange:
+    """One request and its answer on their way through the gate."""
+
+    def __init__(self, receive: Receive, send: Send, closed: asyncio.Event) -> None:
+        self._receive = receive
+        self._send = send
+        self._closed = closed
+        self._asked = b""
+        self._tail = b""
+        self._status = 0
+        self._stream = False
+        self._withheld = False
+        """Whether the answer is Ray Serve's own word for a failure, which ours replaces."""
+        self._done = False
+        self._left = False
+        self._cut = False
+
+    async def receive(self) -> Message:
+        """The next message of the client; that it left, when the server is closed."""
+        message = await self._next()
+        if message["type"] == "http.request" and len(self._asked) < _BODY_LIMIT:
+            self._asked += message.get("body", b"")
+        elif message["type"] == "http.disconnect" and not self._closed.is_set():
+            self._left = not self._done
+        return message
+
+    async def _next(self) -> Message:
+        coming = asyncio.ensure_future(self._receive())
+        closing = asyncio.ensure_future(self._closed.wait())
+        try:
+            await asyncio.wait({coming, closing}, return_when=asyncio.FIRST_COMPLETED)
+            return coming.result() if coming.done() else {"type": "http.disconnect"}
+        finally:
+            for one in (coming, closing):
+                if not one.done():
+                    one.cancel()
+
+    async def send(self, message: Message) -> None:
+        """Pass a message of the answer on."""
+        if message["type"] == "http.response.start":
+            kind = dict(message["headers"]).get(b"content-type", b"")
+            self._status = message["status"]
+            self._stream = kind.startswith(b"text/event-stream")
+            self._withheld = self._status in (408, 429, 503) and kind.startswith(b"text/plain")
+        elif message["type"] == "http.response.body" and not self._withheld:
+            self._tail = (self._tail + message.get("body", b""))[-_TAIL:]
+            self._done = not message.get("more_body", False)
+        if not self._withheld:
+            await self._send(message)
+
+    async def refuse(self, status: int, code: str, message: str, retry_s: int | None = None) -> None:
+        """Answer with an error instead of asking the server."""
+        self._status, self._done = status, True
+        await _send_error(self._send, status, code, message, retry_s)
+
+    async def complete(self, *, timed_out: bool, timeout_s: float) -> None:
+        """Say why, when the server did not answer to the end. A stream that has begun ends with the error as its last event."""
+        if self._done:
+            return
+        if self._left:
+            self._status, self._cut = 499, self._status != 0
+            return
+        code, message = _why(timed_out=timed_out, closed=self._closed.is_set(), timeout_s=timeout_s)
+        if self._status == 0 or self._withheld:
+            await self.refuse(503, code, message, _RETRY_AWAY_S)
+            return
+        self._cut = True
+        if self._stream:
+            event = b"data: " + _error(503, code, message) + b"\n\n"
+            with suppress(OSError):
+                await self._send({"type": "http.response.body", "body": event, "more_body": False})
+
+    def entry(self, key: str | None, method: str, route: str, seconds: float) -> Entry:
+        """What the access log says of it."""
+        return Entry(key, method, route, self._status, seconds, self._asked, self._tail, self._cut)
+
+
+def _why(*, timed_out: bool, closed: bool, timeout_s: float) -> tuple[str, str]:
+    """Code and message for an answer that did not come."""
+    if closed:
+        return "closing", "The server is being stopped."
+    if timed_out:
+        return "timeout", f"The request was given up after {timeout_s:g} s."
+    return "unavailable", "The engine did not answer to the end. Try again."
+
+
+def _passed_on(scope: Scope, timeout_s: float) -> Scope:
+    """The request as Ray Serve gets it: without what is ours alone, with the time it has (0: any), and not for Serve's own routes."""
+    headers = [(name, value) for name, value in scope["headers"] if name.lower() not in _OURS_ALONE]
+    if timeout_s:
+        headers.append((b"x-request-timeout-seconds", f"{timeout_s:g}".encode()))
+    passed = {**scope, "headers": headers}
+    if scope["path"] == "/-/routes":  # Serve answers this with a table of all servers; under this name the application does.
+        passed |= {"path": "/-/routes/", "raw_path": b"/-/routes/"}
+    return passed
+
+
+_TYPES = {401: "invalid_request_error", 404: "invalid_request_error", 429: "rate_limit_error"}
+
+
+def _error(status: int, code: str, message: str) -> bytes:
+    kind = _TYPES.get(status, "server_error")
+    return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}).encode()
+
+
+async def _send_error(send: Send, status: int, code: str, message: str, retry_s: int | None = None) -> None:
+    body = _error(status, code, message)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if retry_s is not None:
+        headers.append((b"retry-after", str(retry_s).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-class RoutesThroughGate:
-    """ASGI middleware of Ray Serve's proxy: its own `/-/routes` table is not answered but handed to the application, behind the gate."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Give `/-/routes` a name that the proxy does not answer itself."""
-        if scope["type"] == "http" and scope["path"] == "/-/routes":
-            scope = {**scope, "path": "/-/routes/", "raw_path": b"/-/routes/"}
-        await self._app(scope, receive, send)
 
 
 def proxy_middleware() -> list[Any]:
     """Return what Ray Serve's proxy wraps itself in (see `PROXY_HOOK`)."""
     from starlette.middleware import Middleware
 
-    return [Middleware(RoutesThroughGate)]
+    return [Middleware(Gate)]

@@ -1,4 +1,4 @@
-"""The Serve deployment: one replica is one vLLM engine with its OpenAI routes behind our gate.
+"""The Serve deployment: one replica is one vLLM engine with its OpenAI routes. The gate stands in front of the proxy.
 
 The engine is `ray.serve.llm`'s (`LLMConfig`, `LLMServer`, `LLMServer.engine`), and the application is the one vLLM itself builds for that
 engine; Ray Serve calls it inside the replica ("late-bound ingress"), so a request makes one hop from the proxy and adapters are
@@ -11,7 +11,7 @@ from typing import Any
 from ray import serve
 
 from crossmesh.serve.engine import EngineSettings
-from crossmesh.serve.gate import App, Gate
+from crossmesh.serve.gate import App
 from crossmesh.serve.loading import HotLoading
 
 _LOG_LINES = 40
@@ -25,17 +25,15 @@ class ModelServer:
     Args:
         settings: the engine.
         loading: what may be loaded while the engine runs.
-        digest: SHA-256 of the API key; None serves without a key.
     """
 
-    def __init__(self, settings: EngineSettings, loading: HotLoading, digest: str | None) -> None:
+    def __init__(self, settings: EngineSettings, loading: HotLoading) -> None:
         self._settings = settings
         self._loading = loading
-        self._digest = digest
         self._server: Any = None
 
     async def __serve_build_asgi_app__(self) -> App:
-        """Start the engine and return vLLM's own OpenAI application for it, behind the gate (Ray Serve calls this once, at start)."""
+        """Start the engine and return vLLM's own OpenAI application for it (Ray Serve calls this once, at start)."""
         from crossmesh.serve.engine_vllm import openai_app, start_engine
 
         try:
@@ -44,7 +42,7 @@ class ModelServer:
             # The reason stands in the engine's output, not in this error ("see root cause above"), and Serve passes only the error on.
             raise RuntimeError(f"{error}\nLast lines of the engine's output:\n{_own_output()}") from None
         app: App = await openai_app(self._server, self._settings, self._loading)
-        return app if self._digest is None else Gate(app, self._digest)
+        return app
 
     async def check_health(self) -> None:
         """Raise when the engine is dead, so that Ray Serve replaces the replica."""

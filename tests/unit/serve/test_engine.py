@@ -90,6 +90,34 @@ def test_tensor_parallel_on_gpus_is_one_bundle_a_gpu_with_the_replica_in_the_fir
     assert settings.engine_kwargs["tensor_parallel_size"] == 2
 
 
+def test_pipeline_stages_and_replicas_are_placed_on_chips_of_their_own(model: ServedBase) -> None:
+    settings = engine_settings(on("gpu_8xh100", tp=2, pp=3, replicas=2), model)
+    assert len(settings.deployment["placement_group_bundles"]) == 6
+    assert (settings.engine_kwargs["pipeline_parallel_size"], settings.chips) == (3, 6)
+    assert settings.deployment["num_replicas"] == 2
+    with pytest.raises(InputError, match=r"serve\.tp=4 with serve\.pp=3 is more than the 8 chips"):
+        engine_settings(on("gpu_8xh100", tp=4, pp=3), model)
+
+
+def test_a_new_version_starts_beside_the_old_one_which_may_finish(model: ServedBase) -> None:
+    deployment = engine_settings(on("cpu", request_timeout_s=77), model).deployment
+    assert (deployment["max_surge_percent"], deployment["graceful_shutdown_timeout_s"]) == (100, 77)
+
+
+def test_on_an_emulated_cluster_the_chips_are_reserved_and_a_cpu_engine_computes(
+    model: ServedBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CROSSMESH_EMULATE", "1")
+    settings = engine_settings(on("gpu_2xh100", tp=2, kv_cache_dtype="fp8"), model, [adapter("a", 4)])
+    assert settings.kind == "serve/vllm-cpu"
+    assert settings.llm_config["accelerator_type"] == "H100"
+    assert settings.llm_config["engine_kwargs"]["tensor_parallel_size"] == 2
+    assert [bundle["GPU"] for bundle in settings.deployment["placement_group_bundles"]] == [1, 1]
+    assert (settings.engine_kwargs["tensor_parallel_size"], settings.engine_kwargs["kv_cache_dtype"]) == (1, "auto")
+    assert settings.engine_kwargs["worker_cls"] == CPU_LORA_WORKER
+    assert engine_settings(on("cpu"), model).stand_in is None
+
+
 @pytest.mark.parametrize(("hardware", "chip", "topology"), [("tpu_v5p_8", "TPU-V5P", "2x2x1"), ("tpu_v6e_8", "TPU-V6E", "2x4")])
 def test_a_tpu_slice_is_named_by_chip_and_topology_and_reserved_by_the_replica(
     model: ServedBase, hardware: str, chip: str, topology: str

@@ -1,0 +1,116 @@
+"""What the gate of a cluster knows of each server: who may ask, how much at once, for how long, and where it is logged.
+
+Drivers write it into the key-value store of Ray's GCS, the gate reads it from there; so keys and limits change while requests run, and a
+server that is gone is closed. There are digests of keys in it, never keys.
+"""
+
+import hashlib
+import hmac
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+_SPACE = b"crossmesh-serve"
+_PLACE = b"place"
+_SERVER = b"server:"
+
+
+@dataclass(frozen=True)
+class Admission:
+    """The rules for the requests of one server."""
+
+    prefix: str
+    """First part of its paths: empty, or `/<name>`."""
+    keys: Mapping[str, str]
+    """SHA-256 of each key that is taken, by its name in the log; empty: no key is asked for."""
+    capacity: int
+    """Requests that may compute or wait at once."""
+    timeout_s: float
+    log: str
+    """File of the access log."""
+    log_prompts: bool = False
+    owner: str = ""
+    """The run that started it; another one's has replaced it."""
+
+    def holds(self, path: str) -> bool:
+        """Whether a request to `path` is for this server."""
+        return path == self.prefix or path.startswith(f"{self.prefix}/")
+
+    def key_of(self, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+        """Return the name of the key in `headers` (`Authorization: Bearer <key>`, once), or None when it is not taken."""
+        if not self.keys:
+            return "anonymous"
+        offered = [value for name, value in headers if name.lower() == b"authorization"]
+        if len(offered) != 1:
+            return None
+        scheme, _, key = offered[0].partition(b" ")
+        if scheme.lower() != b"bearer":
+            return None
+        digest, found = hashlib.sha256(key.strip()).hexdigest(), None
+        # All are compared, each in constant time: how long it takes tells nothing.
+        for name, known in self.keys.items():
+            if hmac.compare_digest(digest, known):
+                found = name
+        return found
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the one HTTP proxy of a cluster listens."""
+
+    host: str
+    port: int
+    tls_cert: str = ""
+    tls_key: str = field(default="", repr=False)
+
+
+def for_path(admissions: Iterable[Admission], path: str) -> Admission | None:
+    """The server that `path` belongs to: the one with the longest prefix, as Ray Serve routes it."""
+    return max((one for one in admissions if one.holds(path)), key=lambda one: len(one.prefix), default=None)
+
+
+def read_admissions() -> dict[str, Admission]:
+    """Return the servers of this cluster by name. Blocks for a round trip to the GCS."""
+    from ray.experimental import internal_kv
+
+    found = {}
+    for key in internal_kv._internal_kv_list(_SERVER, namespace=_SPACE):
+        content = internal_kv._internal_kv_get(key, namespace=_SPACE)
+        if content is not None:  # It went between the two calls.
+            found[key.removeprefix(_SERVER).decode()] = Admission(**json.loads(content))
+    return found
+
+
+def write_admission(name: str, admission: Admission | None) -> None:
+    """Open the server `name` under these rules; None closes it."""
+    _write(_SERVER + name.encode(), None if admission is None else asdict(admission))
+
+
+def read_place() -> Place | None:
+    """Where the servers of this cluster are found; None when none of ours was started."""
+    from ray.experimental import internal_kv
+
+    content = internal_kv._internal_kv_get(_PLACE, namespace=_SPACE)
+    return None if content is None else Place(**json.loads(content))
+
+
+def claim_place(place: Place) -> bool:
+    """Note `place` unless there is one already, and return whether it was noted: of two runs that start at once, one starts Ray Serve."""
+    from ray.experimental import internal_kv
+
+    return not internal_kv._internal_kv_put(_PLACE, json.dumps(asdict(place)).encode(), overwrite=False, namespace=_SPACE)
+
+
+def write_place(place: Place | None) -> None:
+    """Note where the servers of this cluster are found; None: nowhere."""
+    _write(_PLACE, None if place is None else asdict(place))
+
+
+def _write(key: bytes, value: Mapping[str, Any] | None) -> None:
+    from ray.experimental import internal_kv
+
+    if value is None:
+        internal_kv._internal_kv_del(key, namespace=_SPACE)
+    else:
+        internal_kv._internal_kv_put(key, json.dumps(value).encode(), overwrite=True, namespace=_SPACE)

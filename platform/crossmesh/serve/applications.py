@@ -1,0 +1,186 @@
+"""Ray Serve of one cluster: started once, holding one application a server, stopped with the last of them.
+
+A server that is deployed again is replaced without a gap: Serve starts the new engine beside the old one, sends it all new requests once
+it is ready, and lets the old one finish. When the new one fails, the old one stays. The driver imports Ray Serve only (checked: neither
+torch nor vllm comes with it).
+"""
+
+import logging
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from crossmesh.environments import environment, package_root
+from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.serve.admission import Place, claim_place, read_admissions, read_place, write_admission, write_place
+from crossmesh.serve.engine import EngineSettings
+from crossmesh.serve.gate import PROXY_HOOK, REFRESH_S
+from crossmesh.serve.loading import HotLoading
+from crossmesh.spec.serving import ServeSpec
+
+DEPLOYMENT = "engine"
+
+_POLL_S = 0.5
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 30.0
+
+
+def application_name(name: str) -> str:
+    """Ray Serve's name of the server called `name` (`serve.name`)."""
+    return f"crossmesh-{name}" if name else "crossmesh"
+
+
+def running_applications() -> tuple[str, ...]:
+    """Names of Ray Serve's applications on this cluster."""
+    from ray import serve
+
+    return tuple(serve.status().applications)
+
+
+def ensure_serve(wanted: Place) -> Place:
+    """Start Ray Serve at `wanted`, or return where it runs already; port 0 is a free one, or the one that it has.
+
+    Raises `InputError` for a Ray Serve that is not ours or listens elsewhere, and for a port that is taken.
+    """
+    from ray import serve
+
+    if not serve.status().proxies:
+        chosen = replace(wanted, port=wanted.port or _free_port(wanted.host))
+        if claim_place(chosen) or not _appears():
+            write_place(chosen)
+            _start(chosen)
+            return chosen
+    place = read_place()
+    if place is None:
+        raise InputError(
+            "Ray Serve already runs on this Ray cluster, with its own port and gate. Stop that server first, or use another cluster."
+        )
+    if replace(wanted, port=wanted.port or place.port) != place:
+        raise InputError(
+            f"The servers of this Ray cluster are at {place.host}:{place.port}{' with TLS' if place.tls_cert else ''} and share host, port "
+            f"and certificate. Give the same ones, with serve.port={place.port} or 0, or stop those servers first."
+        )
+    return place
+
+
+def _appears() -> bool:
+    """Wait for the Ray Serve that another run is starting; False when it does not come."""
+    from ray import serve
+
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        if serve.status().proxies:
+            return True
+        time.sleep(_POLL_S)
+    return False
+
+
+def _free_port(host: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        listener.bind((host, 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _start(place: Place) -> None:
+    from ray import serve
+
+    variables = {"PYTHONPATH": str(package_root()), "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": PROXY_HOOK}
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # What it has to say, `on_progress` says.
+    tls = {"ssl_keyfile": place.tls_key, "ssl_certfile": place.tls_cert} if place.tls_cert else {}
+    try:
+        # Without servicer functions Serve starts no gRPC proxy.
+        serve.start(
+            http_options={"host": place.host, "port": place.port, **tls},
+            proxy_location="HeadOnly",
+            controller_options={"runtime_env": {"env_vars": variables}},
+        )
+    except BaseException as error:
+        write_place(None)
+        _stop()
+        if "Failed to bind" in str(error):
+            raise InputError(f"serve.port={place.port}: the port of {place.host} is taken. Give another, or 0 for any free one.") from error
+        raise
+
+
+def deploy(settings: EngineSettings, name: str, loading: HotLoading) -> None:
+    """Tell Ray Serve to run the engine of `settings` as the server `name`, in place of the one that has this name."""
+    from ray import serve
+
+    from crossmesh.serve.replica import ModelServer
+
+    runtime_env = environment(settings.kind).with_variables(**settings.variables).runtime_env
+    options: dict[str, Any] = dict(settings.deployment)
+    options["ray_actor_options"] = {**options["ray_actor_options"], "runtime_env": runtime_env}
+    in_workers = replace(settings, llm_config={**settings.llm_config, "runtime_env": runtime_env})
+    application = serve.deployment(ModelServer, name=DEPLOYMENT, **options).bind(in_workers, loading)
+    target = serve.RunTarget(application, name=application_name(name), route_prefix=f"/{name}")
+    serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
+
+
+def wait_until_running(name: str, deadline: float, spec: ServeSpec, on_progress: Callable[[str], None]) -> None:
+    """Return when the server `name` runs; raise when it failed or `deadline` (monotonic seconds) has passed."""
+    from ray import serve
+
+    began = said = time.monotonic()
+    on_progress("starting the engine")
+    while True:
+        application = serve.status().applications.get(application_name(name))
+        state = application.status if application else "NOT_STARTED"
+        if application and state == "RUNNING":
+            return
+        if application and state in {"DEPLOY_FAILED", "UNHEALTHY"}:
+            reasons = [deployment.message for deployment in application.deployments.values() if deployment.message] or [application.message]
+            raise CrossmeshError("The engine did not start.\n" + "\n".join(reasons))
+        now = time.monotonic()
+        if now > deadline:
+            raise CrossmeshError(
+                f"The engine was not ready within serve.start_timeout_s={spec.start_timeout_s:g} s. Raise it, look at Ray's logs, and see "
+                "that the cluster has room for it (a server that is replaced runs until the new one is ready)."
+            )
+        if now - said >= 10:
+            said = now
+            on_progress(f"starting the engine ({now - began:.0f} s)")
+        time.sleep(_POLL_S)
+
+
+def remove(name: str) -> None:
+    """End the server `name`, and Ray Serve with the last one. Requests that run are ended; a second call does nothing."""
+    import ray
+    from ray import serve
+
+    if not ray.is_initialized():
+        return
+    if name in read_admissions():
+        write_admission(name, None)
+        time.sleep(2 * REFRESH_S)  # The gate ends its requests: engines that are idle stop at once.
+    with suppress(ray.exceptions.RayActorError):
+        if set(running_applications()) - {application_name(name)} and read_place() is not None:
+            serve.delete(application_name(name))
+            if running_applications():
+                return
+    write_place(None)
+    _stop()
+
+
+def _stop() -> None:
+    """End Ray Serve and wait until it is gone.
+
+    `serve.shutdown` alone waits inside the controller that it kills, and Ray then prints to stdout that a task of ours failed; so the
+    controller is asked first, and waited for by its name.
+    """
+    import ray
+    from ray import serve
+    from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
+    with suppress(ValueError, ray.exceptions.RayActorError):  # No such actor: gone.
+        ray.get(ray.get_actor(SERVE_CONTROLLER_NAME, SERVE_NAMESPACE).graceful_shutdown.remote(wait=False))
+        while time.monotonic() < deadline:
+            ray.get_actor(SERVE_CONTROLLER_NAME, SERVE_NAMESPACE)
+            time.sleep(_POLL_S)
+    # Forgets the client of this process; also the forceful way, should the controller still be there.
+    serve.shutdown()
