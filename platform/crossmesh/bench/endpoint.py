@@ -5,6 +5,7 @@ Only vLLM answers the last two; of another server nothing is known there, and pr
 
 import json
 import re
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from crossmesh.bench.load import Target
 from crossmesh.errors import CrossmeshError, InputError
 
 _TIMEOUT_S = 30.0
+_RESETS, _BETWEEN_S = 10, 0.2
 _COUNTER = re.compile(r"^vllm:prefix_cache_(queries|hits)_total(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 
@@ -56,13 +58,18 @@ def fingerprint_of(target: Target) -> dict[str, Any] | None:
 
 
 def reset_cache(target: Target) -> bool:
-    """Empty the server's prefix cache; False when it has no route for that, or could not."""
-    status, body = _call(target, "/reset_prefix_cache", post=True)
-    try:
-        said = json.loads(body or b"{}") if status == 200 else {"success": False}
-    except ValueError:
-        return False
-    return bool(said.get("success", True))
+    """Empty the server's prefix cache; False when it has no route for that, or could not: then some request still holds a part of it."""
+    for _ in range(_RESETS):
+        status, body = _call(target, "/reset_prefix_cache", post=True)
+        if status != 200:
+            return False
+        try:
+            if json.loads(body or b"{}").get("success", True):
+                return True
+        except (ValueError, AttributeError):
+            return False
+        time.sleep(_BETWEEN_S)  # The engine lets go of the last request a moment after its answer.
+    return False
 
 
 def lookups_of(target: Target) -> Lookups | None:
