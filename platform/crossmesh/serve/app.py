@@ -116,7 +116,7 @@ def start_server(
     before = read_admissions().get(name) if application_name(name) in running_applications() else None
     server = Server(_url(place, name), key or _ANONYMOUS, settings.models, settings, 0.0, spec, _admission(spec))
     try:
-        loading = HotLoading(base, (spec.storage.path, *sources), settings.engine_kwargs.get("max_lora_rank", 0))
+        loading = HotLoading(base, (spec.storage.path, *sources), settings.engine_kwargs.get("max_lora_rank", 0), spec.serve.most_replicas)
         deploy(settings, name, loading)
         wait_until_running(name, began + spec.serve.start_timeout_s, spec.serve, on_progress)
         write_admission(name, server.admission)

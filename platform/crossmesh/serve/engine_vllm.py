@@ -114,13 +114,16 @@ async def openai_app(server: LLMServer, settings: EngineSettings, loading: HotLo
     """Return vLLM's OpenAI application of the running engine with our routes added.
 
     They are `/ready`, `/v1/fingerprint`, `/v1/models/<name>`, those of `loading_vllm`, and vLLM's own to empty its caches
-    (`POST /reset_prefix_cache`), which it mounts in its development mode only.
+    (`POST /reset_prefix_cache`), which it mounts in its development mode only. With several engines nothing can be changed.
     """
     app: FastAPI = await server.engine.build_asgi_app()
     served: OpenAIServingModels = app.state.openai_serving_models
     facts = engine_facts(server)
-    add_routes(app, loading)
-    app.include_router(cache_routes)
+    if loading.engines == 1:
+        add_routes(app, loading)
+        app.include_router(cache_routes)
+    else:
+        _refuse_changes(app)
 
     @app.get("/v1/fingerprint")
     async def describe() -> dict[str, Any]:
@@ -145,6 +148,21 @@ async def openai_app(server: LLMServer, settings: EngineSettings, loading: HotLo
         raise HTTPException(404, f"The model {model!r} does not exist. Known: {', '.join(card.id for card in cards.data)}.")
 
     return app
+
+
+def _refuse_changes(app: FastAPI) -> None:
+    """Answer what would change one of several engines with what to do instead."""
+
+    @app.post("/v1/load_lora_adapter")
+    @app.post("/v1/unload_lora_adapter")
+    @app.post("/reset_prefix_cache")
+    async def refuse() -> None:
+        """Say that a request reaches one engine only."""
+        raise HTTPException(
+            409,
+            "This server has several engines, and a request reaches one of them. Give adapters when it starts (serve.adapters), and "
+            "serve.prefix_caching=false for measurements without a cache.",
+        )
 
 
 def stop_engine(server: LLMServer) -> None:

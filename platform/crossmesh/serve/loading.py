@@ -16,6 +16,8 @@ class HotLoading:
     """Folders that adapters may come from, with all below them."""
     rank: int
     """The largest rank that the engine has memory for; 0 when it serves no adapters."""
+    engines: int = 1
+    """Engines that the server has at most. A request reaches one of them, so with several none is changed while it runs."""
 
     def adapter(self, name: str, path: str) -> ServedAdapter:
         """Return the PEFT adapter at `path` ready for the engine, or raise `InputError`: one message for the client.
