@@ -1,4 +1,4 @@
-"""Open MLflow on localhost with the runs: `python jobs/ui.py`."""
+"""Open MLflow on localhost with the runs and prepared views of them: `python jobs/ui.py`."""
 
 import os
 import sys
@@ -25,10 +25,15 @@ class UiKeys(JobKeys):
 
 
 def run(job: Job[UiKeys]) -> None:
-    """Become MLflow's UI; Ctrl-C ends it."""
+    """Say where the prepared views are and become MLflow's UI; Ctrl-C ends it. A server that has one is left to show them."""
     tracker = Tracker(job.spec.tracking, job.spec.storage)
+    address = tracker.uri.rstrip("/") if tracker.has_ui else f"http://127.0.0.1:{job.keys.port}"
+    for title, place in tracker.prepare_views(address).items():
+        print(f"{title}\n  {place}", file=sys.stderr)
+    if tracker.has_ui:
+        return
+    print(f"{address} (Ctrl-C ends it)", file=sys.stderr, flush=True)
     arguments = tracker.ui_arguments(job.keys.port)
-    print(f"http://127.0.0.1:{job.keys.port} (Ctrl-C ends it)", file=sys.stderr, flush=True)
     os.execv(arguments[0], arguments)
 
 

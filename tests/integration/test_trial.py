@@ -17,7 +17,9 @@ from crossmesh.spec.fingerprint import ScienceFacts, science_record, system_reco
 from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.spec.training import OptimSpec
 from crossmesh.sweep import trial
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.sender import TAG_VERSION
+from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_DATA, Tracker
+from crossmesh.track.views import VIEWS
 from crossmesh.train.events import Event, StageEvent, StepEvent
 from crossmesh.train.launch import TrainResult
 
@@ -75,6 +77,15 @@ def test_a_trial_whose_run_is_lost_gets_a_new_one_with_its_whole_history(trials:
     assert again.run_id != first.run_id
     tracker = trials.tracker()
     assert tracker.history(again.run_id, "train/loss") == tuple(LOSSES.items())
+    assert tracker.history(again.run_id, "train/tokens") == ((1, 1.0), (2, 2.0))
+    run = tracker.run(again.run_id)
+    assert {*VIEWS[0].metrics} - {*run.metrics} == {"train/usd"}  # A CPU has no price.
+    assert {*VIEWS[0].params} <= {*run.params}
+    assert (run.tags[TAG_ADAPTER], run.tags[TAG_BASE], run.tags[TAG_DATA]) == ("digest", "w", "d")
+    assert run.tags[TAG_VERSION].startswith("models:/pypi-")
+    views = tracker.prepare_views("http://127.0.0.1:5000")
+    assert next(iter(views.values())).startswith("http://127.0.0.1:5000/#/experiments/1/runs?viewStateShareKey=crossmesh-training")
+    assert tracker.prepare_views("http://127.0.0.1:5000") == views
     assert tracker.run(again.run_id).status == "FINISHED"
     assert tracker.read_json(again.run_id, "records/provenance.json") == {"trained": "by this"}
     assert trials.run().run_id == again.run_id

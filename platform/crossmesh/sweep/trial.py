@@ -5,7 +5,7 @@ and how it steps is `train/`.
 """
 
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +194,7 @@ def _run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder: Pat
         for event in result.history:  # What the run has already is not logged again; one whose run was lost has nothing.
             log.step(event)
         tracker.artifact_folder(run_id, result.adapter_folder, result.adapter_folder.name)
-        tracker.metrics(run_id, _totals(result), spec.optim.steps)
+        tracker.metrics(run_id, _totals(result, prepared.planned), spec.optim.steps)
         if not spec.lora.full:
             _register(spec, prepared, tracker, run_id, result)
         status = "FINISHED"
@@ -210,7 +210,7 @@ def _open_run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder
     """Return the trial's own MLflow run, started now or at an earlier attempt."""
     if kept := tracker.resume_kept(folder / _RUN_FILE):
         return kept
-    run_id = tracker.start(spec.backend_name, "train", parent=parent, identity=prepared.identity, params=spec)
+    run_id = tracker.start(spec.backend_name, "train", parent=parent, identity=prepared.identity, params=_params(spec))
     tracker.records(run_id, prepared.science.contents, prepared.system.contents)
     tracker.artifact_json(run_id, "records/spec.json", asdict(spec))
     tokens = prepared.lengths
@@ -292,9 +292,17 @@ class _Log:
         self._tracker.metrics(self._run_id, values, event.step)
 
 
-def _totals(result: TrainResult) -> dict[str, float]:
-    """What the whole run measured; `report/stored.py` reads it again."""
-    return {
+def _params(spec: ExperimentSpec) -> dict[str, Any]:
+    """The spec's keys, and beside them what follows from several: the mesh and the micro-batch as they are."""
+    shape = spec.mesh_shape
+    return {**{one.name: getattr(spec, one.name) for one in fields(spec)}, "mesh_shape": shape, "micro_batch": spec.micro_batch}
+
+
+def _totals(result: TrainResult, planned: Forecast | None) -> dict[str, float]:
+    """What the whole run measured, and its price at the list's; `report/stored.py` reads it again."""
+    price = planned.price if planned else None
+    usd = {"train/usd": price.usd_per_hour * planned.point.mesh.dcn * result.seconds / 3600} if planned and price else {}
+    return usd | {
         "train/final_loss": result.final_loss,
         "train/tokens_per_s_steady": result.tokens_per_s,
         "train/seconds": result.seconds,

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.console import Console
-from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text, read_json
 from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.client import TrackingError, open_client, open_experiment, run_exists, tracking_place, translated
@@ -27,6 +26,7 @@ from crossmesh.track.masking import mask
 from crossmesh.track.provenance import Provenance, environment_text
 from crossmesh.track.sender import Sender, metric_entry, spool
 from crossmesh.track.system import sampling
+from crossmesh.track.views import NOTE, NOTE_TAG, VIEWS
 from crossmesh.track.writer import Writer
 
 TAG_KIND = "crossmesh.kind"
@@ -107,15 +107,29 @@ class Tracker:
         """The tracking URI, as it may be printed."""
         return self._place.shown
 
+    def prepare_views(self, address: str) -> dict[str, str]:
+        """Store the prepared views with the experiment and return where each is, by title, for a UI at `address`."""
+        experiment = self.experiment()
+        with translated(self._place, f"prepare the views of experiment {self._tracking.experiment!r}"):
+            there = self._client.get_experiment(experiment).tags
+            wanted = dict(view.tag for view in VIEWS) | ({} if NOTE_TAG in there else {NOTE_TAG: NOTE})
+            for key, value in wanted.items():
+                if there.get(key) != value:
+                    self._client.set_experiment_tag(experiment, key, value)
+        return {view.title: f"{address}{view.path(experiment)}" for view in VIEWS}
+
     @property
     def ui_command(self) -> str:
         """What to type, or where to look, to see the runs."""
-        return self.uri if self._place.artifacts is None else shlex.join(self.ui_arguments(UI_PORT))
+        return self.uri if self.has_ui else shlex.join(self.ui_arguments(UI_PORT))
+
+    @property
+    def has_ui(self) -> bool:
+        """Whether the store is a server with a UI of its own."""
+        return self._place.artifacts is None
 
     def ui_arguments(self, port: int) -> list[str]:
-        """Return the program and arguments of an MLflow UI on 127.0.0.1. Raises `InputError` when the store is a server with its own."""
-        if self._place.artifacts is None:
-            raise InputError(f"tracking.uri={self.uri!r} is a server with a UI of its own: open it in a browser.")
+        """Return the program and arguments of an MLflow UI on 127.0.0.1, for a store that has none."""
         where = ["--host", "127.0.0.1", "--port", str(port), "--backend-store-uri", self.uri]
         return [sys.executable, "-m", "mlflow", "ui", *where]
 
