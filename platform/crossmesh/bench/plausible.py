@@ -1,7 +1,7 @@
 """Whether a cell's figures can be what they seem: against physics, and against what else explains them. Pure functions.
 
-A bound is what the chips' published peaks allow, without any efficiency factor, so a cell beyond it is wrong whatever the engine does. A
-model that guesses several tokens ahead reads its weights once for all of them; the bounds of decoding do not hold for it.
+A bound is what the chips' published peaks allow, without any efficiency factor, so a cell beyond it is wrong whatever the engine does. An
+engine that guesses several tokens ahead reads its weights once for all of them: the bounds of decoding do not hold for it.
 """
 
 from collections.abc import Sequence
@@ -52,31 +52,43 @@ class Seen:
     """Tokens of the prompt that came from the prefix cache, as far as is known."""
 
 
-def flags_of(measured: Measurement, *, cold: bool, timed: bool, point: ServingPoint | None) -> tuple[Flag, ...]:
+@dataclass(frozen=True)
+class Engines:
+    """What answers, for physics."""
+
+    point: ServingPoint
+    """One engine, with the figures of its chips."""
+    count: int = 1
+    """Engines that share the requests, at most."""
+    guesses: bool = False
+    """Whether it decodes several tokens ahead."""
+
+
+def flags_of(measured: Measurement, *, cold: bool, timed: bool, engines: Engines | None) -> tuple[Flag, ...]:
     """Every flag of one measurement.
 
     Args:
         measured: what was found.
         cold: whether the prefix cache was to be empty.
         timed: whether requests had times to be sent at.
-        point: the engine, with its chips' figures; None where there are none, as on a CPU: then physics is not asked.
+        engines: None where their chips have no figures, as on a CPU: then physics is not asked.
     """
     flags = [*_failed(measured), *_lengths(measured), *_client(measured, timed=timed)]
     if cold and measured.cached_share > _CACHED:
         found, of = measured.cached_tokens, measured.prompt_tokens
         flags.append(Flag(CACHE, f"{found:,} of {of:,} prompt tokens came from the prefix cache, which was to be empty"))
-    if point is not None:
-        for one in seen_of(measured):
-            flags += [flag for flag in beyond_physics(one, point) if flag not in flags]
+    if engines is not None:
+        for one in seen_of(measured, engines):
+            flags += [flag for flag in beyond_physics(one, engines.point) if flag not in flags]
     return tuple(flags)
 
 
-def seen_of(measured: Measurement) -> tuple[Seen, ...]:
-    """The sharpest of a measurement: the request that was fastest for its prompt, the fastest decoding, and the rate of all."""
+def seen_of(measured: Measurement, engines: Engines) -> tuple[Seen, ...]:
+    """The sharpest of a measurement: the request that was fastest for its prompt, the fastest decoding, and the rate of each engine."""
     answered = measured.answered
     if not answered:
         return ()
-    rate = len(answered) / measured.duration_s
+    rate = len(answered) / measured.duration_s / engines.count
     fastest = min(answered, key=lambda one: one.ttft_s / one.prompt)
     steady = [one for one in answered if one.tpot_s is not None]
     mean_prompt, mean_output = (
@@ -89,11 +101,11 @@ def seen_of(measured: Measurement) -> tuple[Seen, ...]:
             mean_prompt,
             mean_output,
             requests_per_s=rate,
-            in_flight=_most_at_once(measured),
+            in_flight=None if engines.guesses else _most_at_once(measured),
             cached=round(measured.cached_share * mean_prompt),
         ),
     ]
-    if steady:
+    if steady and not engines.guesses:
         quickest = min(steady, key=lambda one: one.tpot_s or 0.0)
         found.append(Seen(quickest.prompt, quickest.output, tpot_s=quickest.tpot_s))
     return tuple(found)

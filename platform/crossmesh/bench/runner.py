@@ -10,11 +10,10 @@ from crossmesh.bench.endpoint import Lookups, lookups_of, reset_cache
 from crossmesh.bench.load import LoadGenerator, Progress, Target
 from crossmesh.bench.measured import Measurement
 from crossmesh.bench.metrics import Estimate, estimates, figures_of, sustained
-from crossmesh.bench.plausible import Flag, flags_of
+from crossmesh.bench.plausible import Engines, Flag, flags_of
 from crossmesh.bench.saturation import Saturation, next_rate, saturation
 from crossmesh.bench.store import Store
 from crossmesh.plan.batching import Request
-from crossmesh.plan.serving_point import ServingPoint
 from crossmesh.spec.bench import RATE, TRACE, BenchSpec
 
 _MEASURED, _WARMUP = "measured", "warmup"
@@ -60,8 +59,8 @@ class Terms:
 
     longest: int
     """Tokens of its longest request; 0: not known."""
-    point: ServingPoint | None
-    """Its engine with the figures of its chips; None where there are none."""
+    engines: Engines | None
+    """What it computes with; None where that has no figures."""
     usd_per_hour: float | None
 
 
@@ -109,7 +108,7 @@ class Bench:
         cold, timed = bench.cache == "cold", cell.load in (RATE, TRACE)
         flags: dict[str, list[Flag]] = {}
         for one in found:  # What later repeats say of a kind that an earlier one has said is no news.
-            for kind, said in groupby(flags_of(one, cold=cold, timed=timed, point=self._terms.point), key=lambda flag: flag.kind):
+            for kind, said in groupby(flags_of(one, cold=cold, timed=timed, engines=self._terms.engines), key=lambda flag: flag.kind):
                 flags.setdefault(kind, list(said))
         notes = tuple(dict.fromkeys(note for one in found for note in one.notes))
         return CellResult(cell, found, figures, estimates(figures), tuple(chain(*flags.values())), notes)

@@ -1,52 +1,41 @@
 """The two servers that ours is measured against: vLLM alone, and the stock application of `ray.serve.llm`. Same engine, same arguments."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+import urllib.request
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from crossmesh.bench.load import Target
-from crossmesh.bench.overhead import PLAIN
-from crossmesh.cluster import call_worker
-from crossmesh.environments import environment
+from crossmesh.environments import environment, package_root
 from crossmesh.errors import CrossmeshError
-from crossmesh.hardware.devices import Device
 from crossmesh.serve.engine import EngineSettings
+from crossmesh.spec.experiment import ExperimentSpec
 
-_ROUTE = "/serve_llm"
 _POLL_S = 0.5
 _TAIL = 2000
-_GRACE_S = 10.0
+_GRACE_S = 20.0
 
 
 @contextmanager
-def bare_server(settings: EngineSettings, device: Device, log: Path, timeout_s: float) -> Iterator[Target]:
+def bare_server(spec: ExperimentSpec, settings: EngineSettings, log: Path) -> Iterator[Target]:
     """The OpenAI server of vLLM itself on a free port, ended with the block. Raises `CrossmeshError` when it does not start."""
-    worker = environment(settings.kind, device).with_variables(**settings.variables)
+    worker = environment(settings.kind, spec.hardware.slice.device).with_variables(**settings.variables)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            [worker.python or sys.executable, "-m", "vllm.entrypoints.openai.api_server", *bare_arguments(settings, port)],
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **worker.variables},
-            start_new_session=True,
-        )
+    command = [worker.python or sys.executable, "-m", "vllm.entrypoints.openai.api_server", *bare_arguments(settings, port)]
     target = Target(f"http://127.0.0.1:{port}", settings.models[0])
-    try:
-        _wait(process, port, log, time.monotonic() + timeout_s)
+    with _process(command, {**os.environ, **worker.variables}, log, speaks=False) as process:
+        _wait_until_it_answers(target, process, log, spec.serve.start_timeout_s)
         yield target
-    finally:
-        _end(process)
 
 
 def bare_arguments(settings: EngineSettings, port: int) -> list[str]:
@@ -61,64 +50,75 @@ def bare_arguments(settings: EngineSettings, port: int) -> list[str]:
 def _flag(name: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
-    return [f"--{name}", *([str(one) for one in value] if isinstance(value, list) else [str(value)])]
-
-
-def _wait(process: "subprocess.Popen[bytes]", port: int, log: Path, deadline: float) -> None:
-    """Return when something listens on `port`: vLLM listens once its engine runs."""
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            raise CrossmeshError(
-                f"The bare vLLM server did not start:\n{log.read_text(errors='replace')[-_TAIL:].strip()}\nAll of it: {log}."
-            )
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=_POLL_S):
-            return
-        time.sleep(_POLL_S)
-    raise CrossmeshError(f"The bare vLLM server was not ready in time (serve.start_timeout_s). Its log is {log}.")
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End the server and the engine's processes, which are of its group."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=_GRACE_S)
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    return [f"--{name}", json.dumps(value) if isinstance(value, dict) else str(value)]
 
 
 @contextmanager
-def plain_server(settings: EngineSettings, device: Device, origin: str, timeout_s: float) -> Iterator[Target]:
-    """The application of `build_openai_app` in the Ray Serve that already runs at `origin`; removed with the block."""
-    from ray import serve
+def plain_server(spec: ExperimentSpec, settings: EngineSettings, log: Path) -> Iterator[Target]:
+    """The application of `build_openai_app` on a Ray of its own (`plain.py`), ended with the block; raises as `bare_server` does."""
+    asked = {
+        "storage": spec.storage.root,
+        "hardware": spec.hardware.name,
+        "catalogue": spec.hardware.catalogue,
+        "kind": settings.kind,
+        "variables": dict(settings.variables),
+        "llm_config": dict(settings.llm_config),
+        "timeout_s": spec.serve.start_timeout_s,
+    }
+    path = os.pathsep.join([str(package_root()), *filter(None, [os.environ.get("PYTHONPATH")])])
+    variables = {**os.environ, "PYTHONPATH": path, "RAY_ADDRESS": "local"}
+    with _process([sys.executable, "-m", "crossmesh.bench.plain"], variables, log, speaks=True) as process:
+        if process.stdin is None or process.stdout is None:
+            raise AssertionError("the process of the plain server has no pipes")
+        process.stdin.write(json.dumps(asked).encode() + b"\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        said = json.loads(line) if line else {"error": _ended("The plain server of ray.serve.llm", log)}
+        if "error" in said:
+            raise CrossmeshError(said["error"])
+        target = Target(f"http://127.0.0.1:{said['port']}", settings.models[0])
+        _wait_until_it_answers(target, process, log, _GRACE_S)
+        yield target
 
-    runtime_env = environment(settings.kind, device).with_variables(**settings.variables).runtime_env
-    config: Mapping[str, Any] = {**settings.llm_config, "runtime_env": runtime_env}
+
+@contextmanager
+def _process(command: Sequence[str], variables: dict[str, str], log: Path, *, speaks: bool) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process in a group of its own, which ends with the block: by SIGTERM, at last by SIGKILL.
+
+    What it writes goes to `log`, but for the standard output of one that `speaks`; that one is told first by the end of its input.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE if speaks else stream,
+            stderr=stream,
+            env=variables,
+            start_new_session=True,
+        )
     try:
-        call_worker(settings.kind, device, deploy_plain, config, PLAIN, _ROUTE)
-        _wait_for_application(time.monotonic() + timeout_s)
-        yield Target(origin + _ROUTE, settings.models[0])
+        yield process
     finally:
-        serve.delete(PLAIN)
+        if speaks:
+            with suppress(OSError, subprocess.TimeoutExpired):
+                process.communicate(timeout=_GRACE_S)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(OSError, subprocess.TimeoutExpired):
+                os.killpg(process.pid, number)
+                process.wait(timeout=_GRACE_S)
 
 
-def deploy_plain(config: Mapping[str, Any], name: str, route: str) -> None:
-    """In a worker: `plain_vllm.deploy`, which must not be imported in the driver."""
-    from crossmesh.bench.plain_vllm import deploy
-
-    deploy(config, name, route)
-
-
-def _wait_for_application(deadline: float) -> None:
-    from ray import serve
-
+def _wait_until_it_answers(target: Target, process: "subprocess.Popen[bytes]", log: Path, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
-        application = serve.status().applications.get(PLAIN)
-        if application and application.status == "RUNNING":
+        if process.poll() is not None:
+            raise CrossmeshError(_ended(f"The server at {target.origin}", log))
+        with suppress(OSError), urllib.request.urlopen(f"{target.origin}/v1/models", timeout=_GRACE_S):  # noqa: S310
             return
-        if application and application.status in {"DEPLOY_FAILED", "UNHEALTHY"}:
-            reasons = [one.message for one in application.deployments.values() if one.message] or [application.message]
-            raise CrossmeshError("The plain application of ray.serve.llm did not start.\n" + "\n".join(reasons))
         time.sleep(_POLL_S)
-    raise CrossmeshError("The plain application of ray.serve.llm was not ready in time (serve.start_timeout_s).")
+    raise CrossmeshError(f"The server at {target.origin} did not answer within {timeout_s:g} s (serve.start_timeout_s). Its log is {log}.")
+
+
+def _ended(what: str, log: Path) -> str:
+    return f"{what} did not start:\n{log.read_text(errors='replace')[-_TAIL:].strip()}\nAll of it is in {log}."

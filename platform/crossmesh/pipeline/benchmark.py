@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from rich.console import Group
 from crossmesh.bench.cells import Cell, cells_of
 from crossmesh.bench.endpoint import fingerprint_of, server_at
 from crossmesh.bench.load import LoadGenerator, Progress, Target
+from crossmesh.bench.plausible import Engines
 from crossmesh.bench.results import Outcomes, as_json, metrics_of, render, write_files
 from crossmesh.bench.runner import Bench, CellResult, Found, Terms
 from crossmesh.bench.store import identity_of
@@ -120,7 +121,8 @@ def own_server(spec: ExperimentSpec, console: Console, stack: ExitStack) -> OwnS
     """Fetch the model of `spec` within a Ray session that `stack` ends, and return its server, not started yet."""
     stack.enter_context(ray_session(spec.storage))
     device = spec.hardware.slice.device
-    require_chips(device, device.chip_count() if isinstance(device, Tpu) else spec.serve.tp)
+    chips = device.chip_count() if isinstance(device, Tpu) else spec.serve.tp * spec.serve.pp  # A TPU slice is taken whole.
+    require_chips(device, chips * max(1, spec.serve.replicas))
     folders = named_adapters(spec)
     with console.stage(f"model: {spec.model.weights}"):
         base = served_base(spec, fetch(spec))
@@ -157,19 +159,25 @@ def _url_subject(spec: ExperimentSpec, console: Console) -> Subject:
 def terms_of(spec: ExperimentSpec, longest: int) -> tuple[Terms, list[str]]:
     """What the server is judged by, and what of it is not known."""
     notes = []
-    point = None
+    engines = None
     if spec.hardware.slice.chip is None:
         notes.append(f"hardware={spec.hardware.name} has no figures in the catalogue: physical bounds were not checked.")
     elif known_architecture(spec.model, spec.storage.path / "cache") is None:
         notes.append("The model's architecture is not known here: physical bounds were not checked.")
     else:
-        point = serving_point(spec)
+        engines = _engines(spec)
     price = spec.hardware.slice.price(spec.plan.price, spec.plan.region)
     if price is None:
         notes.append(f"hardware={spec.hardware.name} has no {spec.plan.price} price in the catalogue: no cost per token.")
     elif warning := price.warning(datetime.now(UTC).date(), spec.plan.price_max_age_days):
         notes.append(warning)
-    return Terms(longest, point, price.usd_per_hour if price else None), notes
+    return Terms(longest, engines, price.usd_per_hour if price else None), notes
+
+
+def _engines(spec: ExperimentSpec) -> Engines:
+    """The engines of `spec`. Stages of layers count as chips that share each layer: no bound is too high that way."""
+    serve, point = spec.serve, serving_point(spec)
+    return Engines(replace(point, tp=serve.tp * serve.pp), max(serve.replicas, serve.max_replicas, 1), serve.speculative != "none")
 
 
 def counting(stage: Stage, total: int) -> Progress:

@@ -1,11 +1,14 @@
 """What Ray Serve and our gate cost: our server, plain `ray.serve.llm` and bare vLLM side by side, measured in turns on the same prompts."""
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from crossmesh.bench.cells import cells_of
 from crossmesh.bench.endpoint import server_at
+from crossmesh.bench.gate_cost import gate_cost
 from crossmesh.bench.load import LoadGenerator, Target
 from crossmesh.bench.overhead import BARE, OURS, PLAIN, SERVERS, Overhead, overhead_json, overhead_of, overhead_table
 from crossmesh.bench.results import RESULT_FILE, cell_json
@@ -27,7 +30,8 @@ class _Servers:
     own: OwnServer
     console: Console
     stack: ExitStack
-    log_folder: str
+    folder: Path
+    """Takes their logs."""
     targets: dict[str, Target]
 
     def get(self, name: str) -> Callable[[], Target]:
@@ -42,24 +46,23 @@ class _Servers:
 
     def _start(self) -> None:
         spec, settings = self.own.spec, self.own.settings
-        device, timeout = spec.hardware.slice.device, spec.serve.start_timeout_s
         server = self.stack.enter_context(self.own.start(self.console))
-        ours = server_at(server.base_url, settings.models[0], server.api_key)
+        self.targets[OURS] = server_at(server.base_url, settings.models[0], server.api_key)
         with self.console.stage("serve: plain ray.serve.llm"):
-            plain = self.stack.enter_context(plain_server(settings, device, ours.origin, timeout))
+            self.targets[PLAIN] = self.stack.enter_context(plain_server(spec, settings, self.folder / "plain.log"))
         with self.console.stage("serve: bare vLLM"):
-            log = spec.storage.path / "bench" / self.log_folder / "bare.log"
-            bare = self.stack.enter_context(bare_server(settings, device, log, timeout))
-        self.targets |= {OURS: ours, PLAIN: plain, BARE: bare}
+            self.targets[BARE] = self.stack.enter_context(bare_server(spec, settings, self.folder / "bare.log"))
 
 
 def benchmark_bare(spec: ExperimentSpec, console: Console) -> Done:
     """Measure every cell on each server and return the ratios.
 
-    Raises `InputError` with adapters: the stock servers load them otherwise.
+    Raises `InputError` with adapters, which the stock servers load otherwise, and on a cluster.
     """
     if spec.serve.adapters:
         raise InputError("bench.against=bare measures the base model. Leave serve.adapters empty.")
+    if os.environ.get("RAY_ADDRESS", "local") not in ("", "local"):
+        raise InputError("bench.against=bare compares servers of one machine, this one. Unset RAY_ADDRESS.")
     tracker = Tracker(spec.tracking, spec.storage)
     with ExitStack() as stack:
         own = own_server(spec, console, stack)
@@ -67,7 +70,7 @@ def benchmark_bare(spec: ExperimentSpec, console: Console) -> Done:
         folder = spec.storage.path / "bench" / identity[:16]
         terms, notes = terms_of(spec, spec.serve.max_model_len)
         generator = stack.enter_context(LoadGenerator(own.base.folder, folder))
-        servers = _Servers(own, console, stack, identity[:16], {})
+        servers = _Servers(own, console, stack, folder, {})
         benches = {name: Bench(spec.bench, folder / name, generator, servers.get(name), terms) for name in SERVERS}
         todo = cells_of(spec.bench)
         with console.stage("measure: three servers in turns") as stage:
@@ -90,10 +93,17 @@ def _kept(spec: ExperimentSpec, tracker: Tracker, identity: str, results: list[d
     found = [overhead for one in results if (overhead := overhead_of(one))]
     left_out = [result for one in results for result in one.values() if not result.comparable]
     folder = spec.storage.path / "bench" / identity[:16] / "result"
+    gate = gate_cost(max(spec.bench.output_tokens))
+    notes = [
+        *notes,
+        f"Of ours, the gate's own code takes {1e3 * gate.first_s:.2g} ms to the first token and {1e6 * gate.token_s:.2g} us for each "
+        "further one, timed alone.",
+    ]
     values = {
         "benchmark": identity,
         "against": spec.bench.against,
         "overhead": overhead_json(found),
+        "gate": asdict(gate),
         "cells": [{"server": name, **cell_json(result)} for one in results for name, result in one.items()],
         "left_out": sorted({result.cell.name for result in left_out}),
         "folder": str(folder),

@@ -6,7 +6,7 @@ import pytest
 
 from bench_parts import measurement, outcome
 from crossmesh.bench.paper import judged_cells, paper_json
-from crossmesh.bench.plausible import Seen, beyond_physics, flags_of
+from crossmesh.bench.plausible import Engines, Seen, beyond_physics, flags_of
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.models.families import parse_architecture
 from crossmesh.models.random_weights import architecture_config
@@ -71,27 +71,34 @@ def test_more_prompts_than_the_peak_computes_are_impossible(point: ServingPoint)
 
 def test_a_measurement_is_judged_by_its_sharpest_request(point: ServingPoint) -> None:
     slow, fast = outcome(ttft=2.0, e2e=8.0, prompt=4096, output=100), outcome(ttft=0.01, e2e=6.0, prompt=4096, output=100)
-    assert not flags_of(measurement(slow, slow, duration=16.0), cold=True, timed=False, point=point)
-    assert kinds(*flags_of(measurement(slow, fast, duration=16.0), cold=True, timed=False, point=point)) == ["impossible"]
+    assert not flags_of(measurement(slow, slow, duration=16.0), cold=True, timed=False, engines=Engines(point))
+    assert kinds(*flags_of(measurement(slow, fast, duration=16.0), cold=True, timed=False, engines=Engines(point))) == ["impossible"]
+    # Two engines share what is too much for one; one that guesses ahead has no bound on decoding.
+    burst = measurement(*(outcome(ttft=1.0, e2e=5.0, prompt=8192, output=2) for _ in range(32)), duration=5.0)
+    assert kinds(*flags_of(burst, cold=True, timed=False, engines=Engines(point))) == ["impossible"]
+    assert not flags_of(burst, cold=True, timed=False, engines=Engines(point, count=2))
+    quick = measurement(outcome(ttft=2.0, e2e=2.1, prompt=4096, output=100), duration=2.1)
+    assert kinds(*flags_of(quick, cold=True, timed=False, engines=Engines(point))) == ["impossible"]
+    assert not flags_of(quick, cold=True, timed=False, engines=Engines(point, guesses=True))
     # Without figures of the chips physics is not asked.
-    assert not flags_of(measurement(slow, fast, duration=16.0), cold=True, timed=False, point=None)
+    assert not flags_of(measurement(slow, fast, duration=16.0), cold=True, timed=False, engines=None)
 
 
 def test_cache_hits_failures_and_other_lengths_are_flagged() -> None:
     hit = measurement(outcome(), prompt_tokens=1000, cached_tokens=300)
-    assert kinds(*flags_of(hit, cold=True, timed=False, point=None)) == ["cache_hits"]
-    assert not flags_of(hit, cold=False, timed=False, point=None)
-    assert not flags_of(measurement(outcome(), prompt_tokens=10_000, cached_tokens=32), cold=True, timed=False, point=None)
-    failed = flags_of(measurement(outcome(), outcome(error="Too Many Requests")), cold=True, timed=False, point=None)
+    assert kinds(*flags_of(hit, cold=True, timed=False, engines=None)) == ["cache_hits"]
+    assert not flags_of(hit, cold=False, timed=False, engines=None)
+    assert not flags_of(measurement(outcome(), prompt_tokens=10_000, cached_tokens=32), cold=True, timed=False, engines=None)
+    failed = flags_of(measurement(outcome(), outcome(error="Too Many Requests")), cold=True, timed=False, engines=None)
     assert [(flag.kind, flag.text) for flag in failed] == [("failed_requests", "1 of 2 requests failed: 1 Too Many Requests")]
-    short = flags_of(measurement(replace(outcome(), output=7)), cold=True, timed=False, point=None)
+    short = flags_of(measurement(replace(outcome(), output=7)), cold=True, timed=False, engines=None)
     assert kinds(*short) == ["lengths"]
     assert "100/7 tokens instead of 100/11" in short[0].text
 
 
 def test_a_client_that_was_late_or_busy_is_flagged() -> None:
-    assert kinds(*flags_of(measurement(outcome(), core=0.95), cold=True, timed=False, point=None)) == ["client"]
+    assert kinds(*flags_of(measurement(outcome(), core=0.95), cold=True, timed=False, engines=None)) == ["client"]
     late = measurement(outcome(), outcome(sent=1.5, at=1.0))
-    assert kinds(*flags_of(late, cold=True, timed=True, point=None)) == ["client"]
-    assert not flags_of(late, cold=True, timed=False, point=None)  # Nothing said when to send it.
-    assert not flags_of(measurement(outcome(), outcome(sent=1.005, at=1.0)), cold=True, timed=True, point=None)
+    assert kinds(*flags_of(late, cold=True, timed=True, engines=None)) == ["client"]
+    assert not flags_of(late, cold=True, timed=False, engines=None)  # Nothing said when to send it.
+    assert not flags_of(measurement(outcome(), outcome(sent=1.005, at=1.0)), cold=True, timed=True, engines=None)

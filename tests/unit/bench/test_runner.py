@@ -9,6 +9,7 @@ import pytest
 from crossmesh.bench import runner
 from crossmesh.bench.cells import Cell, cells_of
 from crossmesh.bench.endpoint import Lookups, read_lookups
+from crossmesh.bench.gate_cost import gate_cost
 from crossmesh.bench.load import Progress, Target
 from crossmesh.bench.overhead import overhead_of
 from crossmesh.bench.results import Outcomes, as_json, metrics_of, write_files
@@ -167,3 +168,9 @@ def test_a_bare_server_has_the_engine_arguments_of_ours() -> None:
     arguments = bare_arguments(EngineSettings("serve/vllm-cpu", config, {}, {}, {}, "cpu", 1), 1234)
     assert arguments[:8] == ["--model", "/model", "--served-model-name", "base", "--host", "127.0.0.1", "--port", "1234"]
     assert arguments[8:] == ["--dtype", "bfloat16", "--max-num-seqs", "16", "--enforce-eager", "--no-enable-prefix-caching"]
+
+
+def test_the_gate_alone_costs_less_than_a_millisecond() -> None:
+    cost = gate_cost(16)
+    assert 0 < cost.first_s < 0.01
+    assert cost.token_s < 0.001
