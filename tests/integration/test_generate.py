@@ -14,8 +14,9 @@ from aiohttp import web
 from crossmesh.errors import InputError
 from crossmesh.evaluate import generate as room
 from crossmesh.evaluate.generate import GenerationError, generate, sample_seed
-from crossmesh.evaluate.harness import evaluate_endpoint, read_result
+from crossmesh.evaluate.harness import evaluate_endpoint, open_task
 from crossmesh.evaluate.problems import Problem
+from crossmesh.evaluate.results import read_result
 from crossmesh.evaluate.tasks import load_task
 from crossmesh.spec.evaluation import EvalSpec
 from crossmesh.spec.training import DataSpec, RtlSpec
@@ -23,7 +24,7 @@ from crossmesh.spec.training import DataSpec, RtlSpec
 pytestmark = pytest.mark.integration
 KEY = "the-key"
 EVAL = EvalSpec(concurrency=4, workers=2)
-PROBLEMS = tuple(Problem(f"p{index}", ({"role": "user", "content": f"question {index}"},), "", "", "heldout") for index in range(10))
+PROBLEMS = tuple(Problem(f"p{index}", ({"role": "user", "content": f"question {index}"},), "", "", "heldout", "m") for index in range(10))
 
 
 class Endpoint:
@@ -201,12 +202,16 @@ def test_an_evaluation_end_to_end(endpoint, tmp_path):
         endpoint.answers[problem.messages[-1]["content"]] = right if index % 3 else "```verilog\nmodule other; endmodule\n```"
     endpoint.faults = {problems[1].messages[-1]["content"]: [503, 503], problems[2].messages[-1]["content"]: [400]}
     stages = []
-    result = evaluate_endpoint(
-        endpoint.url + "/v1/", KEY, "base", EVAL, data, tmp_path / "out", lambda stage, done, total: stages.append((stage, done, total))
-    )
+
+    def progress(stage, done, total):
+        stages.append((stage, done, total))
+
+    task = open_task(EVAL, data, progress)
+    result = evaluate_endpoint(endpoint.url + "/v1/", KEY, "base", EVAL, task, tmp_path / "out", progress)
     heldout, hard = result.splits
     # Of 12 held-out problems 0, 3, 6, 9 are junk and 2 is refused: 7 right. Of the hard ones 12 and 15 are junk: 2 right.
     assert (heldout.split, heldout.problems, heldout.passed) == ("heldout", 12, 7)
+    assert heldout.counts == {problem.id: (1, int(index % 3 and index != 2)) for index, problem in enumerate(problems[:12])}
     assert heldout.reasons == {"passed": 7, "no_answer": 1, "wrong_module": 4}
     assert (hard.split, hard.passed, hard.pass_at_1.value) == ("hard", 2, 0.5)
     assert heldout.pass_at_1.value == pytest.approx(7 / 12)
@@ -222,13 +227,13 @@ def test_an_evaluation_end_to_end(endpoint, tmp_path):
     assert [line["reason"] for line in judged[:3]] == ["wrong_module", "passed", "no_answer"]
     # Again: only the refused prompt is asked again, and now answered.
     endpoint.requests.clear()
-    again = evaluate_endpoint(endpoint.url, KEY, "base", EVAL, data, tmp_path / "out")
+    again = evaluate_endpoint(endpoint.url, KEY, "base", EVAL, task, tmp_path / "out")
     assert len(endpoint.requests) == 1
     assert again.split("heldout").passed == 8
     assert again.comparable_on == result.comparable_on
     # The same name with other weights behind it must not inherit the answers.
     with pytest.raises(InputError, match="model_digest differ"):
-        evaluate_endpoint(endpoint.url, KEY, "base", EVAL, data, tmp_path / "out", model_digest="abc")
+        evaluate_endpoint(endpoint.url, KEY, "base", EVAL, task, tmp_path / "out", model_digest="abc")
 
 
 def test_the_driver_side_loads_no_framework():

@@ -30,7 +30,7 @@ module tb;
 endmodule
 """
 RIGHT = "module gate(input a, input b, output y);\n  assign y = a & b;\nendmodule\n"
-PROBLEM = Problem("and", ({"role": "user", "content": "An AND gate named gate."},), RIGHT, BENCH, "heldout")
+PROBLEM = Problem("and", ({"role": "user", "content": "An AND gate named gate."},), RIGHT, BENCH, "heldout", "gate")
 LIMITS = Limits(wall_s=5.0)
 
 
@@ -91,7 +91,7 @@ def test_attacks_are_refused_before_they_run(box, attack):
 
 def raw(box, design, limits=LIMITS):
     """Run a design past the screening, as if that had missed it."""
-    return box.run(["sh", "-c", _SCRIPT, "n0nce"], {"testbench.sv": BENCH, "design.sv": design}, limits)
+    return box.run(["sh", "-c", _SCRIPT, "n0nce"], {"testbench.sv": BENCH, "support.sv": "", "design.sv": design}, limits)
 
 
 @pytest.mark.parametrize("open_call", ['$fopen("/etc/passwd", "r")', '$fopen("/usr/lib/os-release", "w")', '$fopen("/escaped", "w")'])

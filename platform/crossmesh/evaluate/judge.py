@@ -1,22 +1,28 @@
 """Decide whether an answer solves its problem: extract, screen, compile and simulate it in the sandbox.
 
-An answer passes only when the testbench prints `PASS <nonce>` with a nonce drawn for this one simulation. Exit codes decide
-nothing by themselves. Scores are `passk`'s.
+An answer passes only when the testbench prints `PASS <nonce>` with a nonce drawn for this one simulation, and, where the testbench counts
+its checks, as many as it makes of the reference. Exit codes decide nothing by themselves. Scores are `passk`'s.
 """
 
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from secrets import token_hex
+from typing import TypeVar
 
 from crossmesh.errors import InputError
 from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.sandbox import OUTPUT_LIMIT, TIMEOUT, Limits, Outcome, Sandbox
-from crossmesh.evaluate.verilog import extract, refusal
+from crossmesh.evaluate.screening import refusal
+from crossmesh.evaluate.verilog import extract, hollow
 from crossmesh.spec.evaluation import EvalSpec
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 SIMULATOR = ("iverilog", "vvp")
 """Programs that `open_sandbox` must make visible."""
@@ -28,7 +34,7 @@ REASONS = (
     "truncated",  # a module begun and not ended
     "wrong_module",  # modules, but none of the name that was asked for
     "empty_module",  # a header and no logic
-    "refused",  # reaches for the judge: see `verilog.refusal`
+    "refused",  # reaches for the judge: see `screening.refusal`
     "compile_error",
     "timeout",
     "output_limit",
@@ -37,13 +43,17 @@ REASONS = (
     "no_verdict",  # the simulation ended and the testbench had said nothing
 )
 
+_WALL = 3.0
+"""Wall-clock seconds of a simulation for each CPU second: on a busy machine a slow simulation is not a hanging one."""
 _COMPILE_FAILED = 97
-# One sandbox for both steps: its start is the larger part of a short simulation. The testbench comes first, so that nothing in the
-# design can change how it is read; `-s tb` makes it the only top.
+# One sandbox for both steps: its start is a large part of a short simulation. The testbench comes first, so that nothing in the design
+# can change how it is read; `-s tb` makes it the only top. Waveforms that a testbench asks for are not written.
 _SCRIPT = (
-    "iverilog -g2012 -s tb -o simulation testbench.sv design.sv >log 2>&1 "
-    f"|| {{ head -c 4000 log; exit {_COMPILE_FAILED}; }}; exec vvp -n simulation +nonce=$0"
+    "iverilog -g2012 -s tb -o simulation testbench.sv support.sv design.sv >log 2>&1 "
+    f"|| {{ head -c 4000 log; exit {_COMPILE_FAILED}; }}; exec vvp -n simulation -none +nonce=$0"
 )
+_BENCH_TIMEOUT = "TIMEOUT"
+"""What a testbench prints that ends by its own clock; some of verilog-eval's do so with their reference as well."""
 _CPU_SIGNALS = (-9, -24, 128 + 9, 128 + 24)
 """SIGKILL and SIGXCPU, as seen from outside the process or from its shell: how the CPU limit ends a process."""
 
@@ -57,15 +67,25 @@ class Verdict:
     """One of `REASONS`."""
     detail: str = ""
     """The first lines of what the compiler or the testbench said, or what was refused."""
+    checks: int = 0
+    """Checks that the testbench made, where it counts them and the answer passed."""
 
 
 @dataclass(frozen=True)
 class References:
-    """What the judge says of a task's own references: problems whose reference fails cannot be judged here and are left out."""
+    """What the judge says of a task's own solutions: what it can judge here, and what is left out."""
 
     usable: tuple[Problem, ...]
+    """Their reference passes and a module with nothing in it does not."""
     excluded: tuple[tuple[str, str], ...]
-    """Problem id and the reason its reference failed for."""
+    """Problem id and the reason that its reference failed for."""
+    blind: tuple[str, ...]
+    """Ids of problems whose testbench passes a module with nothing in it. Left out as well."""
+
+    @property
+    def left_out(self) -> tuple[tuple[str, str], ...]:
+        """All problems that count nowhere, with the reason."""
+        return tuple(sorted([*self.excluded, *((name, "passes_hollow") for name in self.blind)]))
 
 
 def silent(*progress: object) -> None:
@@ -74,7 +94,7 @@ def silent(*progress: object) -> None:
 
 def limits_of(eval_spec: EvalSpec) -> Limits:
     """Return the sandbox limits that a spec asks for."""
-    return Limits(wall_s=eval_spec.timeout_s, memory_mib=eval_spec.memory_mib)
+    return Limits(wall_s=_WALL * eval_spec.timeout_s, cpu_s=eval_spec.timeout_s, memory_mib=eval_spec.memory_mib)
 
 
 @cache
@@ -94,18 +114,23 @@ def simulator_version() -> str:
 
 def judge(problem: Problem, answer: str, sandbox: Sandbox, limits: Limits) -> Verdict:
     """Judge one answer."""
-    found = extract(answer, problem.module)
-    if found.design and (why := refusal(found.design, problem.testbench)):
+    found = extract(answer, problem.module, problem.header)
+    if found.design and (why := refusal(found.design, problem.testbench, problem.support)):
         return Verdict(False, "refused", why)
     if found.problem:
         return Verdict(False, found.problem)
+    return simulate(problem, found.design, sandbox, limits)
+
+
+def simulate(problem: Problem, design: str, sandbox: Sandbox, limits: Limits) -> Verdict:
+    """Judge a design that has been extracted and screened."""
     nonce = token_hex(16)
-    files = {"testbench.sv": problem.testbench, "design.sv": found.design}
-    return decide(sandbox.run(["sh", "-c", _SCRIPT, nonce], files, limits), nonce)
+    files = {"testbench.sv": problem.testbench, "support.sv": problem.support, "design.sv": design}
+    return decide(sandbox.run(["sh", "-c", _SCRIPT, nonce], files, limits), nonce, problem.checks)
 
 
-def decide(outcome: Outcome, nonce: str) -> Verdict:
-    """Read a simulation's outcome."""
+def decide(outcome: Outcome, nonce: str, checks: int = 0) -> Verdict:
+    """Read a simulation's outcome; `checks` is how many checks the testbench makes, or 0."""
     lines = [line.strip() for line in outcome.output.splitlines()]
     detail = "\n".join(line[:200] for line in lines[:8])
     if outcome.stopped == TIMEOUT or (outcome.returncode in _CPU_SIGNALS and not outcome.stopped):
@@ -116,9 +141,14 @@ def decide(outcome: Outcome, nonce: str) -> Verdict:
         return Verdict(False, "compile_error", detail)
     if outcome.returncode:
         return Verdict(False, "crashed", detail or f"exit status {outcome.returncode}")
-    if f"PASS {nonce}" in lines:
-        return Verdict(True, PASSED)
-    return Verdict(False, "mismatch" if any(line.startswith("FAIL") for line in lines) else "no_verdict", detail)
+    said = re.compile(rf"PASS {re.escape(nonce)}(?: ([1-9]\d*))?")
+    passes = [match for line in lines if (match := said.fullmatch(line))]
+    if not passes:
+        return Verdict(False, "mismatch" if any(line.startswith("FAIL") for line in lines) else "no_verdict", detail)
+    made = int(passes[0][1] or 0)
+    if checks and made != checks:
+        return Verdict(False, TIMEOUT if _BENCH_TIMEOUT in lines else "no_verdict", f"the simulation ended after {made} of {checks} checks")
+    return Verdict(True, PASSED, checks=made)
 
 
 def judge_all(
@@ -128,23 +158,46 @@ def judge_all(
     workers: int,
     on_progress: Callable[[int, int], None] = silent,
 ) -> list[Verdict]:
-    """Judge answers, `workers` at a time, and return the verdicts in the order of the answers."""
+    """Judge answers, `workers` at a time, and return the verdicts in the order of the answers; equal ones are simulated once."""
     simulator_version()
-    verdicts: list[Verdict] = []
+    distinct = list(dict.fromkeys((problem.id, answer) for problem, answer in answers))
+    by_id = {problem.id: problem for problem, _ in answers}
+    found = _each(distinct, lambda pair: judge(by_id[pair[0]], pair[1], sandbox, limits), workers, on_progress)
+    verdicts = dict(zip(distinct, found, strict=True))
+    return [verdicts[(problem.id, answer)] for problem, answer in answers]
+
+
+def judge_references(
+    problems: Sequence[Problem], sandbox: Sandbox, limits: Limits, workers: int, on_progress: Callable[[int, int], None] = silent
+) -> References:
+    """Let each problem judge its own reference and a module with nothing in it, and tell what can be judged here from what cannot."""
+    simulator_version()
+    verdicts = _each(problems, lambda problem: _self_check(problem, sandbox, limits), workers, on_progress)
+    checked = list(zip(problems, verdicts, strict=True))
+    return References(
+        usable=tuple(replace(problem, checks=right.checks) for problem, (right, wrong) in checked if right.passed and not wrong.passed),
+        excluded=tuple((problem.id, right.reason) for problem, (right, _) in checked if not right.passed),
+        blind=tuple(problem.id for problem, (right, wrong) in checked if right.passed and wrong.passed),
+    )
+
+
+def _self_check(problem: Problem, sandbox: Sandbox, limits: Limits) -> tuple[Verdict, Verdict]:
+    """Return the verdicts on the reference and, when that passed, on a module with nothing in it."""
+    right = judge(problem, problem.reference, sandbox, limits)
+    if not right.passed:
+        return right, right
+    return right, simulate(problem, hollow(problem.reference, problem.module), sandbox, limits)
+
+
+def _each(items: Sequence[Item], work: Callable[[Item], Result], workers: int, on_progress: Callable[[int, int], None]) -> list[Result]:
+    """Return `work` of each item, `workers` at a time, in the order of the items."""
+    results: list[Result] = []
     with ThreadPoolExecutor(workers, thread_name_prefix="judge") as pool:
         try:
-            for verdict in pool.map(lambda pair: judge(pair[0], pair[1], sandbox, limits), answers):
-                verdicts.append(verdict)
-                on_progress(len(verdicts), len(answers))
+            for result in pool.map(work, items):
+                results.append(result)
+                on_progress(len(results), len(items))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return verdicts
-
-
-def judge_references(problems: Sequence[Problem], sandbox: Sandbox, limits: Limits, workers: int) -> References:
-    """Judge each problem's own reference and separate what this simulator can judge from what it cannot."""
-    verdicts = judge_all([(problem, problem.reference) for problem in problems], sandbox, limits, workers)
-    usable = tuple(problem for problem, verdict in zip(problems, verdicts, strict=True) if verdict.passed)
-    excluded = tuple((problem.id, verdict.reason) for problem, verdict in zip(problems, verdicts, strict=True) if not verdict.passed)
-    return References(usable, excluded)
+    return results

@@ -22,25 +22,34 @@ class Problem:
     reference: str
     """Verilog that solves it."""
     testbench: str
-    """Verilog with a top module `tb` that prints `PASS <nonce>`, the value of `+nonce=`, if and only if every check held."""
+    """Verilog with a top module `tb` that prints `PASS <nonce>`, the value of `+nonce=`, if and only if every check held; a testbench that
+    counts its checks prints their number after the nonce."""
     split: str
     """Part of the task that it is reported under."""
+    module: str
+    """Name of the module under test."""
+    support: str = ""
+    """Verilog that the testbench needs beside the design, such as the model that it compares with."""
+    header: str = ""
+    """Where a model is asked to complete a module: how the module begins."""
+    checks: int = 0
+    """Checks that the testbench makes of the reference, and so of any design when it runs to its end; 0: it does not count them."""
 
-    @property
-    def module(self) -> str:
-        """Name of the module that the testbench instantiates: the reference's module that the testbench mentions.
 
-        Raises:
-            InputError: the testbench mentions no module of the reference.
-        """
-        tokens = tokenize(without_comments(self.reference))
-        mentioned = {token.text for token in tokenize(without_comments(self.testbench)) if token.kind == "name"}
-        for token, name in pairwise(tokens):
-            if token.text == "module" and name.text in mentioned:
-                return name.text
-        raise InputError(f"Problem {self.id!r}: its testbench instantiates no module of its reference. Correct the task's files.")
+def module_under_test(reference: str, testbench: str, name: str) -> str:
+    """Return the module of `reference` that `testbench` mentions.
+
+    Raises:
+        InputError: it mentions none; `name` says whose files those are.
+    """
+    tokens = tokenize(without_comments(reference))
+    mentioned = {token.text for token in tokenize(without_comments(testbench)) if token.kind == "name"}
+    for token, following in pairwise(tokens):
+        if token.text == "module" and following.text in mentioned:
+            return following.text
+    raise InputError(f"Problem {name!r}: its testbench instantiates no module of its reference. Correct the task's files.")
 
 
 def task_digest(problems: Sequence[Problem]) -> str:
     """Return the digest of what is asked and how it is decided: two results with the same one answered the same questions."""
-    return digest_text(canonical_json([[p.id, p.split, [dict(m) for m in p.messages], p.testbench] for p in problems]))
+    return digest_text(canonical_json([[p.id, p.split, [dict(m) for m in p.messages], p.testbench, p.support, p.header] for p in problems]))

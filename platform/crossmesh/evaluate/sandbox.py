@@ -37,7 +37,9 @@ class Limits:
     """What one command may use."""
 
     wall_s: float = 10.0
-    """Wall-clock seconds; CPU seconds of a process are limited to the same, rounded up."""
+    """Wall-clock seconds."""
+    cpu_s: float | None = None
+    """CPU seconds of one process, rounded up; None: as many as `wall_s`."""
     memory_mib: int = 512
     """Address space of one process."""
     disk_mib: int = 16
@@ -151,7 +153,13 @@ def _environment(home: str, folders: Sequence[Path]) -> dict[str, str]:
 def _limited(command: Sequence[str], limits: Limits, processes: int | None) -> list[str]:
     """Prefix `command` with prlimit: its limits hold for the command, not for the sandbox program that starts it."""
     size = limits.disk_mib << 20
-    options = [f"--as={limits.memory_mib << 20}", f"--cpu={math.ceil(limits.wall_s)}", f"--fsize={size}", "--core=0", "--nofile=64"]
+    options = [
+        f"--as={limits.memory_mib << 20}",
+        f"--cpu={math.ceil(limits.cpu_s or limits.wall_s)}",
+        f"--fsize={size}",
+        "--core=0",
+        "--nofile=64",
+    ]
     if processes is not None:
         options.append(f"--nproc={processes}")
     return ["prlimit", *options, "--", *command]

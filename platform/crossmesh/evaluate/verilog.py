@@ -1,27 +1,13 @@
-"""Find the Verilog in a model's answer, and refuse what could reach for the judge instead of solving the problem.
-
-Pure text work with a small lexer; nothing is compiled or run here. A design under test may be any synthesizable module. It may not
-call system tasks (`$finish`, `$value$plusargs`, `$fopen`), use the preprocessor beyond a few harmless directives, or name
-anything that the testbench declares: Verilog resolves task names and hierarchical names upwards, so `initial report;` in a design
-would call the testbench's own `task report`.
-"""
+"""Find the Verilog in a model's answer. Pure text work with a small lexer; nothing is compiled or run here, and nothing is refused."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-SYSTEM_FUNCTIONS = frozenset(
-    (
-        *("$bits", "$clog2", "$countones", "$countbits", "$dimensions", "$high", "$increment", "$isunknown", "$left", "$low"),
-        *("$onehot", "$onehot0", "$right", "$signed", "$size", "$unpacked_dimensions", "$unsigned"),
-    )
-)
-"""Functions of their arguments alone."""
-DIRECTIVES = frozenset(("`timescale", "`default_nettype", "`resetall", "`celldefine", "`endcelldefine"))
-"""Directives that neither include files nor define text."""
-
 _THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
-_FENCE = re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL)
+_FENCE = re.compile(r"```(.*?)(?:```|\Z)", re.DOTALL)
+_LANGUAGE = re.compile(r"(?!\s*(?:macro)?module\b)[^\n]*?(?:\n|(?=\b(?:macro)?module\b)|\Z)")
+"""What follows the opening of a fence: the language up to the end of its line, or up to a module on the same line."""
 _NOT_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _TOKEN = re.compile(
     r"""
@@ -31,8 +17,6 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
-_SCOPES = frozenset(("module", "macromodule", "program", "interface", "package", "class", "task", "function"))
-_PRINTABLE = re.compile(r"[^\t\n\f\r -~]")
 
 
 @dataclass(frozen=True)
@@ -83,17 +67,48 @@ def without_comments(text: str) -> str:
     return _NOT_CODE.sub(lambda match: match.group() if match.group().startswith('"') else re.sub(r"[^\n]", " ", match.group()), text)
 
 
-def extract(answer: str, wanted: str) -> Extraction:
+def extract(answer: str, wanted: str, header: str = "") -> Extraction:
     """Find the module `wanted` in an answer: in its code fences, closed or not, or else in its plain text.
 
     Reasoning in `<think>` is ignored. When a module is given more than once the last complete one counts. Modules that `wanted`
-    does not need, such as a testbench of the model's own, are left out.
+    does not need, such as a testbench of the model's own, are left out. With a `header`, how the module begins, an answer that goes on from
+    there is taken as well as one that begins anew.
     """
-    text = _THINK.sub("", answer)
-    blocks = [without_comments(block) for block in _FENCE.findall(text)]
-    fenced = any(token.text == "module" for block in blocks for token in tokenize(block))
-    if not fenced:
-        blocks = [without_comments(text)]
+    text = _THINK.sub("", answer).rpartition("</think>")[2]  # The opening may stand in the prompt.
+    fenced = [without_comments(_without_language(block)) for block in _FENCE.findall(text)]
+    plain = without_comments(text.replace("```", "   "))
+    readings = [_read(fenced, keep_between=True), _read([plain], keep_between=False)]
+    if header:
+        start = without_comments(header).rstrip() + "\n"
+        readings += [_read([start + block for block in fenced], keep_between=False), _read([start + plain], keep_between=False)]
+    for reading in readings:
+        if wanted in reading.modules:
+            needed = _reachable(reading.modules, wanted)
+            design = "\n".join([reading.between[wanted], *(reading.modules[name].text for name in needed)]) + "\n"
+            return Extraction(design, "empty_module" if reading.modules[wanted].empty else "")
+    begun = any(reading.begun for reading in readings)
+    return Extraction(problem="truncated" if begun else "wrong_module" if any(r.modules for r in readings) else "no_module")
+
+
+def _without_language(block: str) -> str:
+    """Return what a fence holds without the language after its opening."""
+    language = _LANGUAGE.match(block)
+    return block[language.end() :] if language else block
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """The modules that an answer has when it is read in one way."""
+
+    modules: dict[str, Module]
+    between: dict[str, str]
+    """What stands between the modules of the block that a module is from."""
+    begun: bool
+    """Whether a module was begun and never ended."""
+
+
+def _read(blocks: Sequence[str], *, keep_between: bool) -> _Reading:
+    """Collect the modules of comment-free `blocks`, the last of each name."""
     modules: dict[str, Module] = {}
     between: dict[str, str] = {}
     begun = False
@@ -102,12 +117,33 @@ def extract(answer: str, wanted: str) -> Extraction:
         begun = begun or unfinished
         for module in found:
             modules[module.name] = module
-            between[module.name] = rest if fenced else ""
-    if wanted not in modules:
-        return Extraction(problem="truncated" if begun else "wrong_module" if modules else "no_module")
-    needed = _reachable(modules, wanted)
-    design = "\n".join([between[wanted], *(modules[name].text for name in needed)]) + "\n"
-    return Extraction(design, "empty_module" if modules[wanted].empty else "")
+            between[module.name] = rest if keep_between else ""
+    return _Reading(modules, between, begun)
+
+
+def hollow(design: str, module: str) -> str:
+    """Return `module` of `design` with its ports and nothing in it: a solution that is known to be wrong.
+
+    Raises:
+        ValueError: `design` has no such module.
+    """
+    code = without_comments(design)
+    tokens = tokenize(code)
+    for index, token in enumerate(tokens):
+        if _declares_module(tokens, index) and tokens[index + 1].text == module:
+            end = next((later.end for later in tokens[index:] if later.text == ";"), None)
+            if end is not None:
+                return f"{code[token.start : end]}\nendmodule\n"
+    raise ValueError(f"There is no module {module}.")
+
+
+def renamed(design: str, old: str, new: str) -> str:
+    """Return `design` with the name `old` replaced by `new` wherever it is a name of its own; comments are left out."""
+    code = without_comments(design)
+    places = [token for token in tokenize(code) if token.kind == "name" and token.text == old]
+    for token in reversed(places):
+        code = code[: token.start] + new + code[token.end :]
+    return code
 
 
 def _split(block: str) -> tuple[list[Module], str, bool]:
@@ -148,64 +184,3 @@ def _reachable(modules: dict[str, Module], wanted: str) -> list[str]:
     for name in needed:
         needed += [t.text for t in modules[name].tokens if t.kind == "name" and t.text in modules and t.text not in needed]
     return list(dict.fromkeys(needed))
-
-
-def refusal(design: str, testbench: str) -> str:
-    """Say why `design` must not be judged beside `testbench`, or return an empty string when it may be."""
-    if "\\" in design or '"""' in design:
-        return "it has a backslash or a triple quote, which the judge does not read"
-    if odd := _PRINTABLE.search(design):
-        return f"it has the character {odd.group()!r} outside a comment"
-    tokens = tokenize(design)
-    bench = tokenize(without_comments(testbench))
-    scopes = {"tb"} | set(_scopes(bench))
-    names = {token.text for token in bench if token.kind == "name"}
-    for index, token in enumerate(tokens):
-        if token.kind == "system" and token.text not in SYSTEM_FUNCTIONS:
-            return f"it uses the system task or function {token.text}"
-        if token.kind == "directive" and token.text not in DIRECTIVES:
-            return f"it uses the compiler directive {token.text}"
-        if token.text == '"' or (token.text == "`"):
-            return f"it has a stray {token.text}"
-        if token.kind == "name" and token.text in scopes:
-            return f"it names {token.text}, which the testbench declares"
-        if token.text == "." and (head := _head(tokens, index)) in names:
-            return f"it reaches into {head}, a name of the testbench"
-    return ""
-
-
-def _scopes(tokens: Sequence[Token]) -> Iterator[str]:
-    """Names that a testbench declares and a design could reach upwards: modules, tasks, functions, named blocks."""
-    for index, token in enumerate(tokens):
-        if token.text in _SCOPES:
-            # The declared name is the last one before the ports or the semicolon: `function automatic [7:0] name (`.
-            before = [t.text for t in _until(tokens[index + 1 :], ("(", ";", "#")) if t.kind == "name"]
-            yield from before[-1:]
-        elif token.text == ":" and index and tokens[index - 1].text in ("begin", "fork") and index + 1 < len(tokens):
-            yield tokens[index + 1].text
-
-
-def _until(tokens: Sequence[Token], ends: tuple[str, ...]) -> Iterator[Token]:
-    """Yield tokens up to the first of `ends` outside brackets."""
-    depth = 0
-    for token in tokens:
-        if not depth and token.text in ends:
-            return
-        depth += (token.text == "[") - (token.text == "]")
-        if not depth and token.text != "]":
-            yield token
-
-
-def _head(tokens: Sequence[Token], dot: int) -> str:
-    """Return the name that starts a path, `a` in `a.b` and `a[3].b`; empty where the dot connects a port or continues a path."""
-    index = dot - 1
-    while index >= 0 and tokens[index].text == "]":
-        depth = 0
-        while index >= 0:
-            depth += (tokens[index].text == "]") - (tokens[index].text == "[")
-            index -= 1
-            if not depth:
-                break
-    if index < 0 or tokens[index].kind != "name" or (index and tokens[index - 1].text == "."):
-        return ""
-    return tokens[index].text

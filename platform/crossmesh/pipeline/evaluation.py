@@ -1,27 +1,39 @@
-"""Evaluating models behind one server: the base and any adapters, each once, under a record of how it was examined.
+"""Evaluating models behind one endpoint, each once, under a record of how it was examined: the base and its adapters, or one at a URL.
 
 Which adapters there are and what the results mean is the caller's.
 """
 
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from crossmesh.bench.endpoint import fingerprint_of, server_at
+from crossmesh.bench.load import Target
 from crossmesh.console import Console
-from crossmesh.evaluate.harness import EvalResult, evaluate_endpoint, read_result
+from crossmesh.evaluate.harness import JudgedTask, evaluate_endpoint, open_task
+from crossmesh.evaluate.lm_eval import evaluate_harness, harness_python
+from crossmesh.evaluate.problems import task_digest
+from crossmesh.evaluate.results import EvalResult, read_result
+from crossmesh.evaluate.tasks import load_task
 from crossmesh.files import canonical_json, digest_text, read_json, write_json
 from crossmesh.models.weights import ModelFolder
 from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.app import start_server
-from crossmesh.serve.engine import EngineSettings, engine_settings
+from crossmesh.serve.engine import engine_settings
 from crossmesh.serve.record import engine_record
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.trial import cache_folder
 from crossmesh.track.provenance import gather_provenance
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_SERVER, Tracker
 
 BASE = "base"
+_SUBJECT = ("sha256", "model", "adapters")
+"""What a fingerprint says of the model examined; the rest says how."""
+_PLACE = ("url", "model", "api_key_env", "concurrency", "workers", "only", "path")
+"""Keys of `eval` that do not shape a result, or are in its record otherwise."""
 
 
 @dataclass(frozen=True)
@@ -50,69 +62,161 @@ def served_base(spec: ExperimentSpec, model: ModelFolder) -> ServedBase:
     return ServedBase(BASE, model.path, model.weights_digest, cache_folder(spec) / "serving")
 
 
+class Examiner:
+    """Evaluates models on the task of one spec; the task is loaded, and judges its own solutions, when the first is.
+
+    Args:
+        spec: `eval` and `data` say what is asked.
+        tracker: where each evaluation is a run.
+        console: shows stages and progress.
+        parent: run that those runs belong under.
+    """
+
+    def __init__(self, spec: ExperimentSpec, tracker: Tracker, console: Console, parent: str | None = None) -> None:
+        self._spec, self._tracker, self._console, self._parent = spec, tracker, console, parent
+        self._task: JudgedTask | None = None
+
+    def ready(self) -> None:
+        """Load the task now. Raises `InputError` for tools and files that are missing."""
+        if self._spec.eval.task == "lm_eval":
+            harness_python()
+        else:
+            self._judged_task()
+
+    def kept(self, name: str, identity: object, *, force: bool) -> Evaluation | None:
+        """The evaluation of `name` that an earlier call finished; with `force` none, and what was kept of it is removed.
+
+        `identity` is all that it depends on beside the task.
+        """
+        folder = self._folder(name, identity)
+        if force:
+            shutil.rmtree(folder, ignore_errors=True)
+        if not (folder / "run.json").is_file():
+            return None
+        kept = read_json(folder / "run.json")
+        return Evaluation(name, read_result(folder), kept["record"], kept["run_id"], skipped=True)
+
+    def examine(self, name: str, identity: object, target: Target, engine: Mapping[str, Any], tags: Mapping[str, str]) -> Evaluation:
+        """Evaluate the model `target.model`, called `name`, going on where an interrupted call was, and track it.
+
+        Args:
+            name: what it is called in results.
+            identity: as for `kept`.
+            target: the endpoint.
+            engine: what answers, for the record.
+            tags: for the run.
+        """
+        folder = self._folder(name, identity)
+        run_id = self._tracker.start(f"evaluate {name}", "evaluate", parent=self._parent, params=self._spec.eval, tags=tags)
+        self._tracker.provenance(run_id, gather_provenance())
+        status = "FAILED"
+        try:
+            with self._console.stage(f"evaluate: {name}") as stage, self._tracker.system_metrics(run_id):
+                url, spec = f"{target.origin}/v1", self._spec.eval
+                if spec.task == "lm_eval":
+                    result = evaluate_harness(url, target.key, target.model, spec, folder, stage.progress)
+                else:
+                    digest = digest_text(canonical_json(identity))
+                    task = self._judged_task()
+                    result = evaluate_endpoint(url, target.key, target.model, spec, task, folder, stage.progress, model_digest=digest)
+            record = {**result.comparable_on, "engine": dict(engine)}
+            self._track(run_id, result, record)
+            write_json(folder / "run.json", {"run_id": run_id, "record": record})
+            status = "FINISHED"
+        except KeyboardInterrupt:
+            status = "KILLED"
+            raise
+        finally:
+            self._tracker.finish(run_id, status)
+        return Evaluation(name, result, record, run_id, skipped=False)
+
+    def _judged_task(self) -> JudgedTask:
+        if self._task is None:
+            with self._console.stage(f"task: {self._spec.eval.task}") as stage:
+                self._task = open_task(self._spec.eval, self._spec.data, stage.progress)
+                left_out = self._task.references.left_out
+                stage.say(f"{len(self._task.references.usable)} problems judge their own solutions right; {len(left_out)} are left out")
+        return self._task
+
+    def _folder(self, name: str, identity: object) -> Path:
+        """One place for each model, task and engine."""
+        asked = {key: value for key, value in asdict(self._spec.eval).items() if key not in _PLACE}
+        where = self._task_files()
+        whole = [name, identity, asked, asdict(self._spec.data.rtl), self._spec.data.system_prompt, where]
+        return self._spec.storage.path / "evaluations" / digest_text(canonical_json(whole))[:16]
+
+    def _task_files(self) -> str:
+        """What `eval.path` holds, by digest; lm-evaluation-harness digests its own tasks, so its path stands for itself."""
+        if self._spec.eval.task == "verilog_eval":
+            return task_digest(load_task(self._spec.eval, self._spec.data))
+        return self._spec.eval.path
+
+    def _track(self, run_id: str, result: EvalResult, record: Mapping[str, Any]) -> None:
+        values = {f"eval/{_key(split.split)}/pass_at_{one.k}": one.value for split in result.splits for one in split.pass_at_k}
+        values |= {f"eval/{_key(name)}": value for name, value in result.metrics.items()}
+        self._tracker.metrics(run_id, {**values, "eval/completion_tokens": result.completion_tokens, "eval/seconds": result.seconds}, 0)
+        self._tracker.artifact_json(run_id, "records/evaluation.json", dict(record))
+        self._tracker.artifact_json(run_id, "result.json", result.to_json())
+        self._tracker.artifact_file(run_id, Path(result.samples_path), "samples")
+
+
 def evaluate_models(
-    spec: ExperimentSpec, model: ModelFolder, adapters: tuple[Adapter, ...], tracker: Tracker, console: Console, parent: str, *, force: bool
+    spec: ExperimentSpec,
+    model: ModelFolder,
+    adapters: tuple[Adapter, ...],
+    tracker: Tracker,
+    console: Console,
+    parent: str | None,
+    *,
+    force: bool,
 ) -> dict[str, Evaluation]:
     """Evaluate the base and every adapter through one server; it is started only when something is not done yet."""
     base = served_base(spec, model)
     served = [base.adapter(adapter.name, adapter.folder) for adapter in adapters]
     settings = engine_settings(spec, base, served)
-    folders = {name: _folder(spec, model, adapters, settings, name) for name in settings.models}
-    done = {} if force else {name: folder for name, folder in folders.items() if (folder / "run.json").is_file()}
-    evaluations = {name: _read(name, folder) for name, folder in done.items()}
-    missing = [name for name in settings.models if name not in done]
+    digests = {adapter.name: adapter.digest for adapter in adapters}
+    identities = {
+        name: [model.weights_digest, model.template_digest, digests.get(name), engine_record(settings)] for name in settings.models
+    }
+    examiner = Examiner(spec, tracker, console, parent)
+    found = {name: kept for name, identity in identities.items() if (kept := examiner.kept(name, identity, force=force))}
+    missing = [name for name in settings.models if name not in found]
     if not missing:
-        return evaluations
+        return found
+    examiner.ready()
     with console.stage(f"serve: {', '.join(settings.models)}") as stage:
         server = start_server(spec, base, served, on_progress=stage.say)
         stage.say(f"ready at {server.base_url} after {server.start_s:.0f} s")
     with server:
         for name in missing:
-            digest = canonical_json([model.weights_digest, *[adapter.digest for adapter in adapters if adapter.name == name]])
-            run_id = tracker.start(f"evaluate {name}", "evaluate", parent=parent, params=spec.eval)
-            tracker.provenance(run_id, gather_provenance())
-            status = "FAILED"
-            try:
-                with console.stage(f"evaluate: {name}") as stage, tracker.system_metrics(run_id):
-                    result = evaluate_endpoint(
-                        server.base_url, server.api_key, name, spec.eval, spec.data, folders[name], stage.progress, model_digest=digest
-                    )
-                record = {**result.comparable_on, "engine": engine_record(settings)}
-                _track(tracker, run_id, result, record)
-                write_json(folders[name] / "run.json", {"run_id": run_id, "record": record})
-                status = "FINISHED"
-            except KeyboardInterrupt:
-                status = "KILLED"
-                raise
-            finally:
-                tracker.finish(run_id, status)
-            evaluations[name] = Evaluation(name, result, record, run_id, skipped=False)
-    return evaluations
+            tags = {TAG_BASE: model.weights_digest, TAG_SERVER: server.fingerprint["sha256"]}
+            tags |= {TAG_ADAPTER: digests[name]} if name in digests else {}
+            target = Target(server.base_url.removesuffix("/v1"), name, server.api_key)
+            found[name] = examiner.examine(name, identities[name], target, engine_of(server.fingerprint), tags)
+    return {name: found[name] for name in settings.models}
 
 
-def _folder(spec: ExperimentSpec, model: ModelFolder, adapters: tuple[Adapter, ...], settings: EngineSettings, name: str) -> Path:
-    """Where the evaluation of `name` lives: one place for each model, adapter, task and engine."""
-    adapter = next((adapter.digest for adapter in adapters if adapter.name == name), None)
-    identity = [
-        model.weights_digest,
-        model.template_digest,
-        adapter,
-        name,
-        asdict(spec.eval),
-        asdict(spec.data.rtl),
-        engine_record(settings),
-    ]
-    return spec.storage.path / "evaluations" / digest_text(canonical_json(identity))[:16]
+def evaluate_url(spec: ExperimentSpec, tracker: Tracker, console: Console, *, force: bool) -> Evaluation:
+    """Evaluate the model `eval.model` at `eval.url`.
+
+    Raises `InputError` when the endpoint does not answer as OpenAI's do, or has no such model.
+    """
+    target = server_at(spec.eval.url, spec.eval.model, os.environ.get(spec.eval.api_key_env, ""), "eval")
+    said = fingerprint_of(target)
+    identity = [target.model, said["sha256"] if said else target.origin]
+    engine = engine_of(said) if said else {"unknown": target.origin}
+    examiner = Examiner(spec, tracker, console)
+    if kept := examiner.kept(target.model, identity, force=force):
+        return kept
+    examiner.ready()
+    return examiner.examine(target.model, identity, target, engine, {TAG_SERVER: said["sha256"]} if said else {})
 
 
-def _read(name: str, folder: Path) -> Evaluation:
-    kept = read_json(folder / "run.json")
-    return Evaluation(name, read_result(folder), kept["record"], kept["run_id"], skipped=True)
+def engine_of(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a server's fingerprint that must be equal for two models behind it to be compared."""
+    return {key: value for key, value in fingerprint.items() if key not in _SUBJECT}
 
 
-def _track(tracker: Tracker, run_id: str, result: EvalResult, record: Mapping[str, Any]) -> None:
-    values = {f"eval/{split.split}/pass_at_{one.k}": one.value for split in result.splits for one in split.pass_at_k}
-    tracker.metrics(run_id, {**values, "eval/completion_tokens": result.completion_tokens, "eval/seconds": result.seconds}, 0)
-    tracker.artifact_json(run_id, "records/evaluation.json", dict(record))
-    tracker.artifact_json(run_id, "result.json", result.to_json())
-    tracker.artifact_file(run_id, Path(result.samples_path), "samples")
+def _key(name: str) -> str:
+    """`name` as MLflow takes it in the name of a metric."""
+    return name.replace(",", "/")

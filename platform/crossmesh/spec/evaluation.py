@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
-from crossmesh.errors import require, require_choice
+from crossmesh.errors import InputError, require, require_choice
+
+TASKS = ("rtl", "verilog_eval", "lm_eval")
+VARIANTS = ("spec_to_rtl", "code_complete")
 
 
 @dataclass(frozen=True)
@@ -10,6 +13,21 @@ class EvalSpec:
     """A task, how answers are sampled and how untrusted answers are run."""
 
     task: str = "rtl"
+    """`rtl`: the generated dataset of the group `data`; `verilog_eval`: the folder `path`; `lm_eval`: lm-evaluation-harness on `tasks`."""
+    path: str = ""
+    """Folder of the task: a checkout of verilog-eval; for lm_eval, where it looks for task files beside its own."""
+    variant: str = "spec_to_rtl"
+    """Of verilog_eval: `spec_to_rtl` or `code_complete`."""
+    tasks: tuple[str, ...] = ()
+    """Names of tasks of lm-evaluation-harness."""
+    only: str = ""
+    """`references`: judge the task's own solutions and ask no model."""
+    url: str = ""
+    """OpenAI-compatible endpoint to ask; empty: a server is started for the model and `serve.adapters`."""
+    model: str = ""
+    """Model id at `url`; empty: the first that it lists."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """Environment variable with the key of `url`."""
     samples: int = 1
     """Answers per problem."""
     k: tuple[int, ...] = (1,)
@@ -23,7 +41,7 @@ class EvalSpec:
     sandbox: str = "bubblewrap"
     """`bubblewrap`, or `none` to run generated code unprotected."""
     timeout_s: float = 10.0
-    """Wall-clock limit of one simulation."""
+    """CPU seconds that one simulation may take, and a third of its wall clock."""
     memory_mib: int = 512
     workers: int = 2
     """Simulations at once."""
@@ -31,7 +49,10 @@ class EvalSpec:
     def __post_init__(self) -> None:
         """Check sampling and limits."""
         object.__setattr__(self, "k", tuple(self.k))
-        require_choice("eval.task", self.task, ("rtl",))
+        object.__setattr__(self, "tasks", tuple(self.tasks))
+        require_choice("eval.task", self.task, TASKS)
+        require_choice("eval.variant", self.variant, VARIANTS)
+        require_choice("eval.only", self.only, ("", "references"))
         require_choice("eval.sandbox", self.sandbox, ("bubblewrap", "none"))
         require(self.samples > 0, "eval.samples", self.samples, "a positive number")
         require(bool(self.k), "eval.k", list(self.k), f"one or more of 1 to eval.samples={self.samples}")
@@ -43,3 +64,13 @@ class EvalSpec:
         require(0 < self.top_p <= 1, "eval.top_p", self.top_p, "over 0, up to 1")
         for name in ("max_tokens", "concurrency", "timeout_s", "memory_mib", "workers"):
             require(getattr(self, name) > 0, f"eval.{name}", getattr(self, name), "a positive number")
+        self._check_harness()
+
+    def _check_harness(self) -> None:
+        """Check what lm-evaluation-harness can do."""
+        if self.task != "lm_eval":
+            require(not self.tasks, "eval.tasks", list(self.tasks), "none, unless eval.task=lm_eval")
+            return
+        require(self.samples == 1, "eval.samples", self.samples, "1 with eval.task=lm_eval: its tasks say how often they ask")
+        if self.only:
+            raise InputError(f"eval.only={self.only} with eval.task=lm_eval: its tasks have no solutions to run. Leave it out.")

@@ -81,7 +81,7 @@ class ExperimentSpec:
             )
         longest = self.data.max_length
         self._check_training()
-        if self.serve.max_model_len < self.eval.max_tokens:
+        if not self.eval.url and self.serve.max_model_len < self.eval.max_tokens:
             raise InputError(
                 f"eval.max_tokens={self.eval.max_tokens} exceeds serve.max_model_len={self.serve.max_model_len}. "
                 f"Raise serve.max_model_len to prompt plus answer: {longest + self.eval.max_tokens} holds rows of {longest} tokens."

@@ -2,9 +2,10 @@
 
 import pytest
 
+from crossmesh.errors import InputError
 from crossmesh.evaluate.generate import sample_seed
 from crossmesh.evaluate.judge import REASONS, decide
-from crossmesh.evaluate.problems import Problem, task_digest
+from crossmesh.evaluate.problems import Problem, module_under_test, task_digest
 from crossmesh.evaluate.sandbox import Outcome
 
 
@@ -33,14 +34,35 @@ def test_outcomes(returncode, output, stopped, reason):
 
 def test_module_is_the_one_that_the_testbench_instantiates():
     reference = "// module fake(\nmodule helper(input a); endmodule\nmodule top(input a); helper h(a); endmodule"
-    problem = Problem("p", ({"role": "user", "content": "?"},), reference, "module tb; top dut(a); endmodule", "heldout")
-    assert problem.module == "top"
+    assert module_under_test(reference, "module tb; top dut(a); endmodule", "p") == "top"
+    with pytest.raises(InputError, match="'p': its testbench instantiates no module"):
+        module_under_test(reference, "module tb; other dut(a); endmodule", "p")
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("PASS n0nce 110", "passed"),
+        # Ended early, by $finish for one: fewer checks than the reference had.
+        ("PASS n0nce 3", "no_verdict"),
+        ("PASS n0nce", "no_verdict"),
+        ("PASS n0nce 0", "no_verdict"),
+        ("TIMEOUT\nPASS n0nce 109", "timeout"),
+        # Some testbenches always end by their own clock.
+        ("TIMEOUT\nPASS n0nce 110", "passed"),
+        ("FAIL 1 of 110", "mismatch"),
+    ],
+)
+def test_a_testbench_that_counts_must_come_to_its_end(line, reason):
+    verdict = decide(Outcome(0, f"VCD info\n{line}\n", "", 0.1), "n0nce", 110)
+    assert verdict.reason == reason
+    assert verdict.checks == (110 if reason == "passed" else 0)
 
 
 def test_task_digest_sees_prompts_and_testbenches_and_not_references():
-    problem = Problem("p", ({"role": "user", "content": "?"},), "r", "t", "s")
-    same = Problem("p", ({"content": "?", "role": "user"},), "other", "t", "s")
-    other = Problem("p", ({"role": "user", "content": "?"},), "r", "t2", "s")
+    problem = Problem("p", ({"role": "user", "content": "?"},), "r", "t", "s", "m")
+    same = Problem("p", ({"content": "?", "role": "user"},), "other", "t", "s", "m")
+    other = Problem("p", ({"role": "user", "content": "?"},), "r", "t2", "s", "m")
     assert task_digest([problem]) == task_digest([same])
     assert task_digest([problem]) != task_digest([other])
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from crossmesh.evaluate.verilog import extract, refusal
+from crossmesh.evaluate.screening import refusal
+from crossmesh.evaluate.verilog import extract, hollow, renamed
 
 GATE = "module gate(input a, input b, output y);\n  assign y = a & b;\nendmodule"
 BENCH = """`timescale 1ns/1ps
@@ -25,13 +26,74 @@ endmodule"""
         f"<think>\n```verilog\nmodule gate(output y); assign y = 0; endmodule\n```\n</think>\n```verilog\n{GATE}\n```",
         f'This module has two inputs, and it\'s "simple" (see http://example.org).\n\n{GATE}\n\nThat is the module you wanted.',
         f"```bash\niverilog gate.v\n```\n{GATE}\n",
+        f"```verilog {GATE}\n```",
+        f"```{GATE}```",
+        f"{GATE}\n```\nThis module is an AND gate.",
+        f"First I think of module gate(input a); endmodule.\n</think>\n```verilog\n{GATE}\n```",
+        f"```verilog\r\n{GATE}\r\n```".replace("\n", "\r\n"),
+        f"<answer>```verilog\n{GATE}\n```</answer>",
+        f"```verilog\nmodule gate_tb; gate dut(); endmodule\n```\nand the design:\n{GATE}",
+        GATE.replace("module gate", "macromodule gate"),
     ],
-    ids=["prose", "systemverilog", "no language", "no closing fence", "think", "no fence", "other fence"],
+    ids=[
+        *(
+            "prose",
+            "systemverilog",
+            "no language",
+            "no closing fence",
+            "think",
+            "no fence",
+            "other fence",
+            "same line",
+            "no language at all",
+        ),
+        *("only a closing fence", "end of thinking", "windows", "tags", "testbench in the fence", "macromodule"),
+    ],
 )
 def test_the_module_is_found(answer):
     found = extract(answer, "gate")
     assert found.problem == ""
+    assert found.design.replace("macromodule", "module").split() == GATE.split()
+
+
+HEADER = "// An AND gate.\nmodule gate(input a, input b, output y);\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "  assign y = a & b;\nendmodule",
+        "```verilog\n  assign y = a & b;\nendmodule\n```",
+        "Here:\n```\n  assign y = a & b;\nendmodule",
+        f"```verilog\n{GATE}\n```",
+    ],
+    ids=["body", "fenced body", "no closing fence", "whole module"],
+)
+def test_a_completion_goes_on_from_its_header_or_begins_anew(answer):
+    found = extract(answer, "gate", HEADER)
+    assert found.problem == ""
     assert found.design.split() == GATE.split()
+
+
+def test_a_completion_may_bring_modules_of_its_own_and_may_be_cut():
+    found = extract("  half h(a, y);\nendmodule\nmodule half(input a, output y); assign y = a; endmodule", "gate", HEADER)
+    assert found.problem == ""
+    assert found.design.count("endmodule") == 2
+    assert extract("  assign y = a &", "gate", HEADER).problem == "truncated"
+    assert extract("endmodule", "gate", HEADER).problem == "empty_module"
+
+
+def test_hollow_modules_keep_their_ports_alone():
+    design = "module other; endmodule\nmodule top #(parameter W = 2) ( // a; b\n input [W-1:0] a, output reg y);\n always y = a;\nendmodule"
+    assert " ".join(hollow(design, "top").split()) == "module top #(parameter W = 2) ( input [W-1:0] a, output reg y); endmodule"
+    assert extract(hollow(GATE, "gate"), "gate").problem == "empty_module"
+    with pytest.raises(ValueError, match="no module absent"):
+        hollow(design, "absent")
+
+
+def test_renaming_replaces_whole_names_outside_strings():
+    design = 'module Ref(input Ref_2); // Ref\n string s = "Ref"; Ref inner(); endmodule'
+    assert " ".join(renamed(design, "Ref", "Top").split()) == 'module Top(input Ref_2); string s = "Ref"; Top inner(); endmodule'
 
 
 def test_the_last_complete_definition_counts():
@@ -122,6 +184,18 @@ def test_answers_without_a_design_say_which_kind(answer, problem):
 def test_what_reaches_for_the_judge_is_refused(body):
     design = extract(f"```verilog\nmodule gate(input a, input b, output y);\n{body}\nassign y = a & b;\nendmodule\n```", "gate").design
     assert refusal(design, BENCH) != ""
+
+
+def test_a_design_cannot_be_made_of_what_it_is_compared_with():
+    reference = "module golden_ref(input a, input b, output y); wire state; function f; endfunction assign y = a & b; endmodule"
+    copied = extract(GATE.replace("assign y = a & b;", "golden_ref u(a, b, y);"), "gate").design
+    assert "golden_ref" in refusal(copied, BENCH, reference)
+    assert refusal(copied, BENCH) == ""
+    # Names inside the reference are out of reach, so they are free.
+    own = extract(
+        GATE.replace("assign y = a & b;", "wire state; function f(input c); f = c; endfunction assign y = f(a & b);"), "gate"
+    ).design
+    assert refusal(own, BENCH, reference) == ""
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,129 @@
+"""An evaluation for a person: pass@k with intervals, what went wrong, two models problem by problem, and what published counts allow."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from crossmesh.evaluate.paired import Paired
+from crossmesh.evaluate.published import PAPER, Published, compare_published
+from crossmesh.pipeline.evaluation import Evaluation
+from crossmesh.pipeline.evaluation_job import Compared
+
+
+def render_references(values: Mapping[str, Any]) -> RenderableType:
+    """The verdict on a task's own solutions, as `judge_task` returns it."""
+    table = Table(title=f"{values['task']}: its own solutions on {values['simulator']}", title_justify="left", show_header=False)
+    table.add_row("right solution passes, hollow one does not", str(values["passed"]))
+    table.add_row("hollow solution passes", str(values["failed"]))
+    table.add_row("right solution does not pass: left out", str(len(values["excluded"])))
+    for name, reason in values["reasons"].items():
+        table.add_row(Text(f"  {name}"), reason)
+    return table
+
+
+def render_evaluations(found: Sequence[Evaluation], compared: Sequence[Compared]) -> RenderableType:
+    """All results and comparisons of a job."""
+    parts: list[RenderableType] = [_results(found)]
+    parts += [
+        Text(f"{name}: left out, {reason}", style="yellow") for name, reason in dict.fromkeys(p for f in found for p in f.result.excluded)
+    ]
+    parts += [Text(f"{one.name}: {warning}", style="yellow") for one in found for warning in one.result.warnings]
+    if compared:
+        parts += [_comparisons(compared), *(Text(line) for pair in compared for line in _words(pair))]
+    return Group(*parts)
+
+
+def _results(found: Sequence[Evaluation]) -> Table:
+    table = Table(title="evaluation", title_justify="left")
+    for column in ("model", "split", "score", "95% interval", "problems", "answers", "wrong because", "MLflow run"):
+        table.add_column(column, justify="right" if column in ("score", "problems", "answers") else "left")
+    for one in found:
+        for split in one.result.splits:
+            wrong = ", ".join(f"{reason} {number}" for reason, number in split.reasons.items() if reason not in ("passed", "right"))
+            for index, estimate in enumerate(split.pass_at_k):
+                interval = f"{100 * estimate.low:.1f} to {100 * estimate.high:.1f}"
+                cells = (f"pass@{estimate.k} {100 * estimate.value:.1f}%", interval, str(split.problems), str(split.samples))
+                ends = (wrong, one.run_id[:8]) if index == 0 else ("", "")
+                table.add_row(Text(one.name), Text(split.split), *cells, *map(Text, ends))
+        for name, value in one.result.metrics.items():
+            table.add_row(Text(one.name), Text(name), f"{value:.4f}", "", "", "", "", "")
+    return table
+
+
+def _comparisons(compared: Sequence[Compared]) -> Table:
+    table = Table(title="problem by problem", title_justify="left")
+    for column in ("models", "split", "points", "95% interval", "p", "better/worse", "effect", "power", "verdict"):
+        table.add_column(column, justify="right" if column in ("points", "p", "effect", "power") else "left")
+    for pair in compared:
+        paired = pair.paired
+        verdict = "not comparable" if pair.differing else "shown" if paired.shown else "no difference shown"
+        table.add_row(
+            Text(f"{pair.one} - {pair.other}"),
+            Text(f"{pair.split}, pass@{paired.k}"),
+            f"{100 * paired.difference:+.1f}",
+            f"{100 * paired.low:+.1f} to {100 * paired.high:+.1f}",
+            f"{paired.p_value:.2g}",
+            f"{paired.better}/{paired.worse} of {paired.problems}",
+            "" if paired.effect is None else f"{paired.effect:.2f}",
+            f"{paired.power:.0%}",
+            Text(verdict, style="red" if pair.differing else "green" if paired.shown else ""),
+        )
+    return table
+
+
+def _words(pair: Compared) -> list[str]:
+    head = f"{pair.one} - {pair.other}, {pair.split}, pass@{pair.paired.k}"
+    if pair.differing:
+        return [f"{head}: not comparable, they were not examined alike: {', '.join(pair.differing)} differ."]
+    return [f"{head}: {needed_words(pair.paired)}"]
+
+
+def needed_words(paired: Paired) -> str:
+    """What the comparison could show, and what a difference of this size would take."""
+    can = f"{paired.test}; {paired.problems} problems show {100 * paired.detectable:.1f} points with 80% power"
+    if paired.problems_needed is None:
+        return f"{can}."
+    more = f"; this difference takes {paired.problems_needed} problems"
+    if paired.samples_needed is not None:
+        return f"{can}{more}, or {paired.samples_needed} answers to each of these."
+    return f"{can}{more}."
+
+
+def paper_json() -> dict[str, Any]:
+    """What the paper's published counts allow, as JSON values."""
+    one, other = PAPER[1], PAPER[0]
+    return {"report": "paper", "results": [_published_json(each) for each in PAPER], "difference": asdict(compare_published(one, other))}
+
+
+def render_paper() -> RenderableType:
+    """The same for a person."""
+    table = Table(title="arXiv 2605.25645, verilog-eval: what its counts allow", title_justify="left")
+    for column in ("adapter of", "pass@1", "right", "solved", "95% interval, least", "most"):
+        table.add_column(column)
+    for each in PAPER:
+        answers, solved = f"{each.right} of {each.problems * each.answers}", f"{each.solved} of {each.problems}"
+        table.add_row(each.name, f"{each.pass_at_1:.4f}", answers, solved, *(_interval(*each.interval(error)) for error in each.errors))
+    allowed = compare_published(PAPER[1], PAPER[0])
+    narrow, wide = allowed.independent
+    low, high = allowed.paired_errors
+    lines = (
+        f"Difference {100 * allowed.difference:+.1f} points. Were the two unrelated, its interval is {_interval(*narrow)} at the least and",
+        f"{_interval(*wide)} at the most; zero is in both. Both answered the same problems, so its standard error is anything from",
+        f"{100 * low:.1f} to {100 * high:.1f} points; which, only the answers say, problem by problem. Problems solved: p is "
+        f"{allowed.solved_p:.2f} or more,",
+        "however they pair. The two were also sampled by different engines.",
+    )
+    return Group(table, Text(" ".join(lines)))
+
+
+def _published_json(each: Published) -> dict[str, Any]:
+    intervals = [list(each.interval(error)) for error in each.errors]
+    return {**asdict(each), "right": each.right, "solved": each.solved, "standard_errors": list(each.errors), "intervals": intervals}
+
+
+def _interval(low: float, high: float) -> str:
+    return f"{100 * low:.1f} to {100 * high:.1f}"
