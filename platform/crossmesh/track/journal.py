@@ -98,14 +98,18 @@ class Journal:
                 break
         return entries, ends
 
-    def mark_sent(self, offset: int, count: int) -> None:
-        """Note that `count` records, up to `offset`, are stored at MLflow."""
-        self.waiting = max(0, self.waiting - count)
-        if offset == self._size and self._size >= _TRUNCATED_FROM:
-            os.ftruncate(self._descriptor, 0)
-            self._size = offset = 0
+    def store_offset(self, offset: int) -> None:
+        """Write down that the records up to `offset` are stored at MLflow. May run beside `append`."""
         self._sent = offset
         write_text(_offset_file(self.path), str(offset))
+
+    def count_sent(self, count: int) -> None:
+        """Count `count` records as sent, after `store_offset`; a long file without others is emptied. Must not run beside `append`."""
+        self.waiting = max(0, self.waiting - count)
+        if self._sent == self._size and self._size >= _TRUNCATED_FROM:
+            os.ftruncate(self._descriptor, 0)
+            self._size = 0
+            self.store_offset(0)
 
     def sync(self) -> None:
         """Let what is appended survive a power failure."""

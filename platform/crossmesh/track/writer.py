@@ -66,12 +66,6 @@ class Writer:
                 self._thread.start()
             self._changed.notify_all()
 
-    @property
-    def waiting(self) -> int:
-        """Records that are not sent yet."""
-        with self._changed:
-            return self._journal.waiting if self._journal else 0
-
     def settle(self, patience_s: float) -> bool:
         """Wait until everything is sent, but no longer than `patience_s` while MLflow is away; return whether it is."""
         started = time.monotonic()
@@ -164,13 +158,13 @@ class Writer:
     def _send_some(self, journal: Journal, *, again: bool) -> bool:
         """Send the next request of a journal; False when there is nothing to send. What MLflow refuses for good is put aside."""
         try:
-            with self._changed:
-                entries, ends = journal.unsent(_READ_AT_ONCE)
+            entries, ends = journal.unsent(_READ_AT_ONCE)
             if not entries:
                 return False
             count = self._send(entries, again=again)
+            journal.store_offset(ends[count - 1])  # Before the lock: who logs must not wait for the disk.
             with self._changed:
-                journal.mark_sent(ends[count - 1], count)
+                journal.count_sent(count)
                 self._changed.notify_all()
         except OSError as error:
             raise TrackingError(f"The journal {journal.path} cannot be used: {reason(error)}.") from error

@@ -25,7 +25,7 @@ def test_what_is_not_sent_is_there_in_order_after_the_process_has_died(tmp_path:
         "journal = Journal.create(Path(sys.argv[1]))\n"
         "for step in range(4): journal.append(Entry('r', 'metrics', [['loss', float('nan'), 5, step]]))\n"
         "_, ends = journal.unsent(2)\n"
-        "journal.mark_sent(ends[-1], 2)\n"
+        "journal.store_offset(ends[-1])\n"
         "os.kill(os.getpid(), 9)\n"
     )
     environment = {"PYTHONPATH": str(Path(module.__file__).parents[2])}
@@ -36,7 +36,8 @@ def test_what_is_not_sent_is_there_in_order_after_the_process_has_died(tmp_path:
     assert taken is not None
     entries, ends = taken.unsent(10)
     assert (taken.waiting, [entry.body[0][3] for entry in entries], str(entries[0].body[0][1])) == (2, [2, 3], "nan")
-    taken.mark_sent(ends[-1], 2)
+    taken.store_offset(ends[-1])
+    taken.count_sent(2)
     taken.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -69,9 +70,11 @@ def test_a_long_journal_that_is_sent_begins_anew(tmp_path: Path, monkeypatch: py
     mine = Journal.create(tmp_path)
     for entry in _entries(5):
         mine.append(entry)
-    mine.mark_sent(mine.unsent(4)[1][-1], 4)
+    mine.store_offset(mine.unsent(4)[1][-1])
+    mine.count_sent(4)
     assert mine.path.stat().st_size > 100
-    mine.mark_sent(mine.unsent(4)[1][-1], 1)
+    mine.store_offset(mine.unsent(4)[1][-1])
+    mine.count_sent(1)
     assert mine.path.stat().st_size == 0
     late = Entry("s", "text", {"path": "a", "text": "ü\n"})
     mine.append(late)
@@ -84,7 +87,8 @@ def test_a_long_journal_that_is_sent_begins_anew(tmp_path: Path, monkeypatch: py
 def test_a_file_that_was_emptied_without_a_word_of_it_is_read_from_its_beginning(tmp_path: Path) -> None:
     mine = Journal.create(tmp_path)
     mine.append(_entries(1)[0])
-    mine.mark_sent(mine.unsent(1)[1][-1], 1)
+    mine.store_offset(mine.unsent(1)[1][-1])
+    mine.count_sent(1)
     os.ftruncate(mine._descriptor, 0)  # The process died between this and the offset.
     left = Journal.take(_abandon(mine))
     assert left is not None
