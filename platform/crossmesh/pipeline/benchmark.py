@@ -33,7 +33,7 @@ from crossmesh.serve.record import engine_record
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.trial import fetch
 from crossmesh.track.provenance import gather_provenance
-from crossmesh.track.tracker import TAG_BASE, TAG_SERVER, Tracker
+from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_SERVER, Tracker
 
 _SERVER_FILE = "server.json"
 
@@ -247,19 +247,25 @@ def _kept(spec: ExperimentSpec, tracker: Tracker, outcomes: Outcomes, identity: 
     values = as_json(outcomes, {"benchmark": identity, "hardware": spec.hardware.name, "folder": str(folder)})
     result = folder / "result"
     write_files(outcomes, values, result)
-    run_id = track(spec, tracker, values, result, metrics_of(outcomes.cells), _lineage(outcomes.server))
+    run_id = track("benchmark", spec, tracker, values, result, metrics_of(outcomes.cells), _lineage(outcomes.server, spec.bench.model))
     return Done({**values, "run_id": run_id}, render(outcomes), result)
 
 
 def track(
-    spec: ExperimentSpec, tracker: Tracker, values: Mapping[str, Any], folder: Path, metrics: Mapping[str, float], tags: Mapping[str, str]
+    kind: str,
+    spec: ExperimentSpec,
+    tracker: Tracker,
+    values: Mapping[str, Any],
+    folder: Path,
+    metrics: Mapping[str, float],
+    tags: Mapping[str, str],
 ) -> str:
-    """Put a result into MLflow and return its run; the same result is one run."""
-    identity = digest_text(canonical_json(["benchmark", dict(values)]))
+    """Put a result into MLflow as a run of `kind` and return it; the same result is one run."""
+    identity = digest_text(canonical_json([kind, dict(values)]))
     found = tracker.find(identity)
     if found:
         return found.run_id
-    run_id = tracker.start(spec.name, "benchmark", identity=identity, tags=tags, params=spec)
+    run_id = tracker.start(spec.name, kind, identity=identity, tags=tags, params=spec)
     status = "FAILED"
     try:
         tracker.provenance(run_id, gather_provenance())
@@ -272,8 +278,10 @@ def track(
     return run_id
 
 
-def _lineage(server: Mapping[str, Any]) -> dict[str, str]:
-    """Tags that lead from a run to the server it measured and the weights behind it, as far as the server says."""
-    model = server.get("model")
-    weights = {TAG_BASE: str(model["weights"])} if isinstance(model, Mapping) and "weights" in model else {}
-    return {**weights, **({TAG_SERVER: str(server["sha256"])} if "sha256" in server else {})}
+def _lineage(server: Mapping[str, Any], model: str) -> dict[str, str]:
+    """Tags that lead from a run to the server that it measured, and to the weights and the adapter behind it, as far as the server says."""
+    if "sha256" not in server:
+        return {}
+    adapter = server["adapters"].get(model)
+    tags = {TAG_SERVER: str(server["sha256"]), TAG_BASE: str(server["model"]["weights"])}
+    return {**tags, **({TAG_ADAPTER: str(adapter)} if adapter else {})}

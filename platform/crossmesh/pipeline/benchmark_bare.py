@@ -110,7 +110,7 @@ def _kept(spec: ExperimentSpec, tracker: Tracker, identity: str, results: list[d
         "notes": notes,
     }
     write_json(folder / RESULT_FILE, values)
-    run_id = track(spec, tracker, values, folder, _metrics(found), {})
+    run_id = track("overhead", spec, tracker, values, folder, _metrics(found), {})
     return Done({**values, "run_id": run_id}, overhead_table(found, left_out, notes), folder)
 
 
