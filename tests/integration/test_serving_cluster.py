@@ -47,6 +47,13 @@ class Job:
             return said
         raise AssertionError(self._log.read_text())
 
+    def starting(self) -> None:
+        """Wait until its engine starts."""
+        deadline = time.monotonic() + 120
+        while "starting the engine" not in self._log.read_text():
+            assert time.monotonic() < deadline, self._log.read_text()
+            time.sleep(0.2)
+
     def interrupt(self) -> None:
         self.process.send_signal(signal.SIGINT)
         self.process.wait(timeout=120)
@@ -209,6 +216,11 @@ def test_a_server_is_replaced_under_load_and_no_request_fails(
 ) -> None:
     before = fingerprint(servers["gpu"], ask)
     with Load(client_of(servers["gpu"], ask)) as load:
+        given_up = Job(cluster, checkout, storage, certificate, *GPU, "serve.max_num_seqs=3")
+        given_up.starting()
+        given_up.interrupt()
+        assert fingerprint(servers["gpu"], ask) == before
+        assert jobs["gpu"].process.poll() is None
         limits = ("serve.max_num_seqs=2", "serve.max_queue=2", "serve.request_timeout_s=6")
         new = Job(cluster, checkout, storage, certificate, *GPU, *limits)
         said = new.ready()

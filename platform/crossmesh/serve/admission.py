@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-_SPACE = b"crossmesh-serve"
+SPACE = b"crossmesh-serve"
+"""Our part of the store."""
 _PLACE = b"place"
 _SERVER = b"server:"
 
@@ -75,8 +76,8 @@ def read_admissions() -> dict[str, Admission]:
     from ray.experimental import internal_kv
 
     found = {}
-    for key in internal_kv._internal_kv_list(_SERVER, namespace=_SPACE):
-        content = internal_kv._internal_kv_get(key, namespace=_SPACE)
+    for key in internal_kv._internal_kv_list(_SERVER, namespace=SPACE):
+        content = internal_kv._internal_kv_get(key, namespace=SPACE)
         if content is not None:  # It went between the two calls.
             found[key.removeprefix(_SERVER).decode()] = Admission(**json.loads(content))
     return found
@@ -91,7 +92,7 @@ def read_place() -> Place | None:
     """Where the servers of this cluster are found; None when none of ours was started."""
     from ray.experimental import internal_kv
 
-    content = internal_kv._internal_kv_get(_PLACE, namespace=_SPACE)
+    content = internal_kv._internal_kv_get(_PLACE, namespace=SPACE)
     return None if content is None else Place(**json.loads(content))
 
 
@@ -99,7 +100,7 @@ def claim_place(place: Place) -> bool:
     """Note `place` unless there is one already, and return whether it was noted: of two runs that start at once, one starts Ray Serve."""
     from ray.experimental import internal_kv
 
-    return not internal_kv._internal_kv_put(_PLACE, json.dumps(asdict(place)).encode(), overwrite=False, namespace=_SPACE)
+    return not internal_kv._internal_kv_put(_PLACE, json.dumps(asdict(place)).encode(), overwrite=False, namespace=SPACE)
 
 
 def write_place(place: Place | None) -> None:
@@ -111,6 +112,6 @@ def _write(key: bytes, value: Mapping[str, Any] | None) -> None:
     from ray.experimental import internal_kv
 
     if value is None:
-        internal_kv._internal_kv_del(key, namespace=_SPACE)
+        internal_kv._internal_kv_del(key, namespace=SPACE)
     else:
-        internal_kv._internal_kv_put(key, json.dumps(value).encode(), overwrite=True, namespace=_SPACE)
+        internal_kv._internal_kv_put(key, json.dumps(value).encode(), overwrite=True, namespace=SPACE)

@@ -19,7 +19,16 @@ from typing import Any
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.serve.adapters import ServedAdapter, ServedBase
 from crossmesh.serve.admission import Admission, Place, read_admissions, write_admission
-from crossmesh.serve.applications import application_name, deploy, ensure_serve, remove, running_applications, wait_until_running
+from crossmesh.serve.applications import (
+    application_name,
+    deploy,
+    ensure_serve,
+    remember,
+    remove,
+    restore,
+    running_applications,
+    wait_until_running,
+)
 from crossmesh.serve.engine import EngineSettings, engine_settings
 from crossmesh.serve.keys import admitted_keys, server_key
 from crossmesh.serve.loading import HotLoading
@@ -115,8 +124,8 @@ def start_server(
     name = spec.serve.name
     before = read_admissions().get(name) if application_name(name) in running_applications() else None
     server = Server(_url(place, name), key or _ANONYMOUS, settings.models, settings, 0.0, spec, _admission(spec))
+    loading = HotLoading(base, (spec.storage.path, *sources), settings.engine_kwargs.get("max_lora_rank", 0), spec.serve.most_replicas)
     try:
-        loading = HotLoading(base, (spec.storage.path, *sources), settings.engine_kwargs.get("max_lora_rank", 0), spec.serve.most_replicas)
         deploy(settings, name, loading)
         wait_until_running(name, began + spec.serve.start_timeout_s, spec.serve, on_progress)
         write_admission(name, server.admission)
@@ -125,8 +134,10 @@ def start_server(
         if before is None:
             remove(name)
         else:
+            restore(name)
             write_admission(name, before)
         raise
+    remember(name, settings, loading)
     return replace(server, start_s=time.monotonic() - began, fingerprint=found)
 
 

@@ -6,23 +6,28 @@ torch nor vllm comes with it).
 """
 
 import logging
+import pickle
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from crossmesh.environments import environment, package_root
 from crossmesh.errors import CrossmeshError, InputError
-from crossmesh.serve.admission import Place, claim_place, read_admissions, read_place, write_admission, write_place
+from crossmesh.files import canonical_json, digest_text
+from crossmesh.serve.admission import SPACE, Place, claim_place, read_admissions, read_place, write_admission, write_place
 from crossmesh.serve.engine import EngineSettings
 from crossmesh.serve.gate import PROXY_HOOK, REFRESH_S
 from crossmesh.serve.loading import HotLoading
 from crossmesh.spec.serving import ServeSpec
+from crossmesh.track.provenance import LIBRARIES, library_versions
 
 DEPLOYMENT = "engine"
 
+_DEPLOYED = b"deployed:"
 _POLL_S = 0.5
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 30.0
@@ -116,9 +121,28 @@ def deploy(settings: EngineSettings, name: str, loading: HotLoading) -> None:
     options: dict[str, Any] = dict(settings.deployment)
     options["ray_actor_options"] = {**options["ray_actor_options"], "runtime_env": runtime_env}
     in_workers = replace(settings, llm_config={**settings.llm_config, "runtime_env": runtime_env})
-    application = serve.deployment(ModelServer, name=DEPLOYMENT, **options).bind(in_workers, loading)
-    target = serve.RunTarget(application, name=application_name(name), route_prefix=f"/{name}")
+    deployment = serve.deployment(ModelServer, name=DEPLOYMENT, **options)
+    # The same engine is the same version: deployed again it is left running. Serve's own versions are random.
+    deployment._version = digest_text(canonical_json([asdict(settings), repr(loading), library_versions(LIBRARIES)]))[:16]
+    target = serve.RunTarget(deployment.bind(in_workers, loading), name=application_name(name), route_prefix=f"/{name}")
     serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
+
+
+def remember(name: str, settings: EngineSettings, loading: HotLoading) -> None:
+    """Note what the server `name` runs, for `restore`."""
+    from ray.experimental import internal_kv
+
+    internal_kv._internal_kv_put(_DEPLOYED + name.encode(), pickle.dumps((settings, loading)), overwrite=True, namespace=SPACE)
+
+
+def restore(name: str) -> None:
+    """Deploy what the server `name` ran before a deployment that did not succeed: engines that still run are kept, new ones go."""
+    from ray.experimental import internal_kv
+
+    content = internal_kv._internal_kv_get(_DEPLOYED + name.encode(), namespace=SPACE)
+    if content is not None:
+        settings, loading = pickle.loads(content)  # noqa: S301  # written by `remember`, in a store behind the cluster's token
+        deploy(settings, name, loading)
 
 
 def wait_until_running(name: str, deadline: float, spec: ServeSpec, on_progress: Callable[[str], None]) -> None:
@@ -130,7 +154,7 @@ def wait_until_running(name: str, deadline: float, spec: ServeSpec, on_progress:
     while True:
         application = serve.status().applications.get(application_name(name))
         state = application.status if application else "NOT_STARTED"
-        if application and state == "RUNNING":
+        if application and (state == "RUNNING" or _taken_over(application)):
             return
         if application and state in {"DEPLOY_FAILED", "UNHEALTHY"}:
             reasons = [deployment.message for deployment in application.deployments.values() if deployment.message] or [application.message]
@@ -145,6 +169,15 @@ def wait_until_running(name: str, deadline: float, spec: ServeSpec, on_progress:
             said = now
             on_progress(f"starting the engine ({now - began:.0f} s)")
         time.sleep(_POLL_S)
+
+
+def _taken_over(application: Any) -> bool:
+    """Whether all new engines run and the old ones, which take no new requests, are only finishing what they have."""
+    states: Counter[str] = Counter()
+    for deployment in application.deployments.values():
+        for state, count in deployment.replica_states.items():
+            states[str(getattr(state, "value", state))] += count
+    return states["STOPPING"] > 0 and states["RUNNING"] > 0 and states.total() == states["STOPPING"] + states["RUNNING"]
 
 
 def remove(name: str) -> None:
