@@ -105,7 +105,6 @@ def engine_facts(server: LLMServer) -> EngineFacts:
         chunked_prefill=bool(scheduler.enable_chunked_prefill),
         prefix_caching=bool(cache.enable_prefix_caching),
         kv_block_tokens=cache.block_size,
-        kv_cache_tokens=cache.kv_cache_size_tokens,
         device=current_platform.get_device_name(),
     )
 

@@ -21,7 +21,7 @@ from crossmesh.track.provenance import IMAGE_VARIABLE, LIBRARIES, host_facts, li
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """What the engine decided by itself where its arguments left it open."""
+    """What the engine decided by itself where its arguments left it open; nothing that it measures, which differs from start to start."""
 
     dtype: str
     kv_cache_dtype: str
@@ -31,8 +31,6 @@ class EngineFacts:
     chunked_prefill: bool
     prefix_caching: bool
     kv_block_tokens: int
-    kv_cache_tokens: int | None
-    """Tokens that the key-value cache holds; None where the engine does not tell."""
     device: str
     """The engine's name of the chip."""
 

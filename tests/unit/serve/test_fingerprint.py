@@ -15,7 +15,7 @@ from crossmesh.serve.fingerprint import EngineFacts, fingerprint
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.serving import ServeSpec
 
-FACTS = EngineFacts("float32", "float32", 1, 1, 2048, True, True, 16, 4096, "cpu")
+FACTS = EngineFacts("float32", "float32", 1, 1, 2048, True, True, 16, "cpu")
 
 
 @pytest.fixture
