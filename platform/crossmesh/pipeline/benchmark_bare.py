@@ -18,7 +18,8 @@ from crossmesh.bench.store import identity_of
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.files import write_json
-from crossmesh.pipeline.benchmark import Done, OwnServer, counting, own_server, terms_of, track
+from crossmesh.pipeline.benchmark import Done, counting, track
+from crossmesh.pipeline.benchmark_subject import OwnServer, own_server, terms_of
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.tracker import Tracker
 
