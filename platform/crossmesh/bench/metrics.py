@@ -42,9 +42,10 @@ def figures_of(measured: Measurement, bench: BenchSpec, usd_per_hour: float | No
         "output_tokens_per_s": rate,
         "total_tokens_per_s": rate + sum(one.prompt for one in answered) / measured.duration_s,
         "in_flight": sum(one.e2e_s for one in answered) / measured.duration_s,
-        "cached_share": measured.cached_share,
         "client_core_share": measured.client_core_share,
     }
+    if measured.prompt_tokens is not None:
+        figures["cached_share"] = measured.cached_share
     if bench.slo:
         figures |= {"goodput_requests_per_s": good / measured.duration_s, "goodput_share": good / len(measured.outcomes)}
     if bench.load in (RATE, TRACE):
