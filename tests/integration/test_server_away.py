@@ -68,6 +68,7 @@ def test_a_server_that_dies_during_training_costs_no_step_and_no_record(server: 
         total += event.real_tokens
         tokens.append((event.step, float(total)))
     assert later.history(trial.run_id, "train/tokens") == tuple(tokens)
+    assert run.metrics["system/node_0/system_memory_usage_percentage"] > 0
     assert run.tags[TAG_ADAPTER] == trial.result.adapter_digest
     assert run.tags["crossmesh.model_version"] == "models:/random-tiny_llama-0-lora/1"
     (tmp_path / "fetched").mkdir()

@@ -155,6 +155,8 @@ class Examiner:
         values = {f"eval/{_key(split.split)}/pass_at_{one.k}": one.value for split in result.splits for one in split.pass_at_k}
         values |= {f"eval/{_key(name)}": value for name, value in result.metrics.items()}
         self._tracker.metrics(run_id, {**values, "eval/completion_tokens": result.completion_tokens, "eval/seconds": result.seconds}, 0)
+        task, digest = self._spec.eval.task, str(record["task_digest"])
+        self._tracker.dataset(run_id, name=task, digest=digest, source=self._spec.eval.path or task, context="evaluation")
         self._tracker.artifact_json(run_id, "records/evaluation.json", dict(record))
         self._tracker.artifact_json(run_id, "result.json", result.to_json())
         self._tracker.artifact_file(run_id, Path(result.samples_path), "samples")

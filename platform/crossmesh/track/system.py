@@ -11,12 +11,13 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 EVERY_S = 5.0
+_LONGEST_S = 5.0
 Values = dict[str, float]
 
 
 @contextmanager
 def sampling(sink: Callable[[Values], None]) -> Iterator[None]:
-    """While the block runs, give `sink` a sample every 5 s, from a thread of its own; a failing sample never stops the block."""
+    """Give `sink` a sample every 5 s while the block runs, and at its end, from a thread of its own; one that fails stops nothing."""
     ended = threading.Event()
     thread = threading.Thread(target=_sample_until, args=(ended, sink), name="system-metrics", daemon=True)
     thread.start()
@@ -24,14 +25,17 @@ def sampling(sink: Callable[[Values], None]) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join()
+        thread.join(_LONGEST_S)  # A library that hangs must not hold the run.
 
 
 def _sample_until(ended: threading.Event, sink: Callable[[Values], None]) -> None:
     sampler = Sampler()
-    while not ended.wait(EVERY_S):
+    while True:
+        last = ended.wait(EVERY_S)
         with suppress(Exception):  # A library that breaks off, a disk that is full: the run matters more.
             sink(sampler.sample())
+        if last:
+            return
 
 
 class Sampler:

@@ -196,13 +196,13 @@ class Tracker:
             return None
         return run_id if self.resume(run_id) else None
 
-    def metrics(self, run_id: str, values: Mapping[str, float], step: int) -> int:
-        """Log `values` at `step`; pairs that the run already has are dropped. Returns how many were new."""
+    def metrics(self, run_id: str, values: Mapping[str, float], step: int, milliseconds: int = 0) -> int:
+        """Log `values` at `step`, by default as of now; pairs that the run already has are dropped. Returns how many were new."""
         run = self._open.get(run_id)
         seen = run.logged if run else self._sender.steps_of(run_id, set(values))
         new = {key: float(value) for key, value in values.items() if (key, step) not in seen}
         if new:
-            self._put(metric_entry(run_id, new, step, _now_ms()))
+            self._put(metric_entry(run_id, new, step, milliseconds or _now_ms()))
             seen.update((key, step) for key in new)
         return len(new)
 
@@ -211,7 +211,7 @@ class Tracker:
         if (run := self._open.get(run_id)) is None:  # It ended meanwhile.
             return
         named = {f"system/{node}/{key}" if node else f"system/{key}": value for key, value in values.items()}
-        self._put(metric_entry(run_id, named, max(0, round(at - run.started_ms / 1000)), round(at * 1000)))
+        self.metrics(run_id, named, max(0, round(at - run.started_ms / 1000)), round(at * 1000))
 
     def tags(self, run_id: str, values: Mapping[str, str]) -> None:
         """Set tags; a value over 8,000 characters becomes an artifact under `tags/`."""
