@@ -28,7 +28,7 @@ def run(job: Job[FinetuneKeys]) -> None:
     """Plan, fetch the base, prepare the data, train, and say where the adapter is, or with `lora.rank=0` the whole model."""
     spec, console = job.spec, Console()
     check_trainable(spec)
-    tracker = Tracker(spec.tracking, spec.storage)
+    tracker = Tracker(spec.tracking, spec.storage, console.say)
     if planned := gate_training(spec, own_planner(spec, tracker)):
         console.say(planned.text)
     with ray_session(spec.storage):
