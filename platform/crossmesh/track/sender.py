@@ -115,11 +115,14 @@ class Sender:
 
     def _files(self, run_id: str, body: dict[str, Any]) -> None:
         source = Path(body["source"])
+        kept = source.parent.parent.name == _SPOOL
+        if kept and not source.exists():  # Sent before; the process ended before it could say so.
+            return
         if source.is_dir():
             self._client.log_artifacts(run_id, str(source), body["folder"])
         else:
             self._client.log_artifact(run_id, str(source), body["folder"] or None)
-        if source.parent.parent.name == _SPOOL:
+        if kept:
             shutil.rmtree(source.parent, ignore_errors=True)
 
     def _dataset(self, run_id: str, body: dict[str, str]) -> None:

@@ -23,6 +23,10 @@ class _Client:
 
     def __init__(self) -> None:
         self.sent: list[list[tuple[str, float, int, int]]] = []
+        self.uploaded: list[tuple[str, str]] = []
+
+    def log_artifacts(self, _run_id: str, source: str, folder: str) -> None:
+        self.uploaded.append((source, folder))
 
     def get_run(self, _run_id: str) -> Any:
         return SimpleNamespace(data=SimpleNamespace(metrics={"loss": 9.0, "system/cpu": 1.0}))
@@ -56,6 +60,12 @@ def test_files_are_kept_as_they_are_now(tmp_path: Path) -> None:
     (folder / "deep" / "new").replace(folder / "deep" / "a.bin")
     assert (kept.name, (kept / "deep" / "a.bin").read_text(), single.name, single.read_text()) == ("adapter", "one", "a.bin", "one")
     assert kept.parent != single.parent
+    client = _Client()
+    sender = Sender(TrackingPlace("http://x", None), client)
+    entry = Entry("r", "files", {"source": str(kept), "folder": "adapter"})
+    assert [sender.send([entry]), sender.send([entry])] == [1, 1]  # As after the death of a process between sending and saying so.
+    assert client.uploaded == [(str(kept), "adapter")]
+    assert single.exists()
 
 
 @pytest.mark.parametrize(
