@@ -1,7 +1,7 @@
-"""Set finished training runs side by side, as far as they may be: `python jobs/compare.py runs=[a5d278ef,611ccbdd]`."""
+"""Set runs side by side, as far as they may be: `python jobs/compare.py runs=[a5d278ef,611ccbdd]`, `sweep=ID` or `experiment=demo`."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
@@ -9,11 +9,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 from rich.console import Console as RichConsole
 
 from crossmesh.console import Console
-from crossmesh.errors import require
-from crossmesh.report.stored import stored_variant
+from crossmesh.errors import CrossmeshError, require
+from crossmesh.report.comparing import Limits, compare_runs, select
+from crossmesh.report.regression import REGRESSION, judge
 from crossmesh.report.tables import print_report
-from crossmesh.report.variants import Results
-from crossmesh.report.write import compare_results, report_json
 from crossmesh.spec.compose import Job, JobKeys, run_job
 from crossmesh.track.tracker import Tracker
 
@@ -23,25 +22,52 @@ class CompareKeys(JobKeys):
     """The job's own keys."""
 
     runs: tuple[str, ...] = ()
-    """MLflow ids of training runs, or how they begin."""
+    """MLflow ids of trainings, evaluations or benchmarks, or how they begin."""
+    sweep: str = ""
+    """MLflow id of a sweep: all its finished trials."""
+    baseline: str = ""
+    """MLflow id of the run that `candidate` must not be worse than."""
+    candidate: str = ""
+    """MLflow id of the run that is judged by `fail_if`."""
+    fail_if: Limits = field(default_factory=Limits)
+    """The most that the candidate may change for the worse; the job exits with 1 where it changed by more, outside its interval."""
+    hours: tuple[float, ...] = (1.0, 8.0, 24.0)
+    """Hours of serving that total costs are given for."""
+    qps: float = 0.0
+    """Requests a second that each system must answer within the benchmark's SLO in total costs; 0: one engine, whatever it sustains."""
+    folder: str = "outputs/compare"
+    """The report goes to a folder of its own in it; relative to where the job is started."""
 
     def __post_init__(self) -> None:
-        """Turn the list into a tuple."""
+        """Check what is asked for."""
         super().__post_init__()
         object.__setattr__(self, "runs", tuple(str(run) for run in self.runs))
+        object.__setattr__(self, "hours", tuple(float(hours) for hours in self.hours))
+        positive = bool(self.hours) and all(hours > 0 for hours in self.hours)
+        require(positive, "hours", list(self.hours), "positive numbers of hours, in brackets: [1,8,24]")
+        require(self.qps >= 0, "qps", self.qps, "0 or a positive number of requests a second")
+        both = bool(self.baseline) == bool(self.candidate)
+        require(both, "candidate", self.candidate, "baseline=ID and candidate=ID, both or neither")
 
 
 def run(job: Job[CompareKeys]) -> None:
-    """Read the runs' records and metrics, and print the verdict and the table."""
-    runs = job.keys.runs
-    require(len(set(runs)) == len(runs) >= 2, "runs", list(runs), "two or more different MLflow run ids, or how they begin: runs=[a,b]")
-    tracker = Tracker(job.spec.tracking, job.spec.storage)
-    variants = tuple(stored_variant(tracker, prefix) for prefix in runs)
-    results = Results("runs", variants, " ".join(["python jobs/compare.py", *sys.argv[1:]]), tracker.ui_command)
-    comparison = compare_results(results)
-    Console().finish(
-        lambda: print_report(results, comparison, RichConsole(highlight=False)), report_json(results, comparison), job.keys.output
-    )
+    """Read the runs, write the report, and judge the candidate where there is one."""
+    spec, keys, console = job.spec, job.keys, Console()
+    tracker = Tracker(spec.tracking, spec.storage)
+    limits = {key: text for key, text in asdict(keys.fail_if).items() if text}
+    selection = select(tracker, spec.name, keys.runs, keys.sweep, keys.baseline, keys.candidate, limits)
+    command = " ".join(["python jobs/compare.py", *sys.argv[1:]])
+    done = compare_runs(tracker, selection, command, Path(keys.folder).absolute(), keys.hours, keys.qps, spec.hardware.catalogue)
+    judged = judge(done.report.results, done.report.comparison, done.report.found, limits)
+    values = done.report.json() | {"report": str(done.page), "run_id": done.run_id}
+    if keys.baseline:
+        values["judged"] = [{**asdict(one), "words": one.words} for one in judged]
+    console.finish(lambda: print_report(done.report, RichConsole(highlight=False)), values, keys.output)
+    console.say(f"report: {done.page}")
+    for one in judged:
+        console.say(one.words)
+    if any(one.verdict == REGRESSION for one in judged):
+        sys.exit(CrossmeshError.exit_code)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from crossmesh.console import Console
 from crossmesh.errors import require, require_choice
 from crossmesh.pipeline.experiment import check_experiment, run_experiment
 from crossmesh.report.tables import print_report
-from crossmesh.report.write import compare_results, report_json
 from crossmesh.spec.compose import Job, JobKeys, run_job
 from crossmesh.spec.training import BACKENDS
 from crossmesh.track.tracker import Tracker
@@ -43,19 +42,16 @@ class PipelineKeys(JobKeys):
 def run(job: Job[PipelineKeys]) -> None:
     """Run the experiment and print its table."""
     spec, keys, console = job.spec, job.keys, Console()
-    tracker = Tracker(spec.tracking, spec.storage)
+    tracker = Tracker(spec.tracking, spec.storage, console.say)
     output = Path(keys.folder).absolute() / spec.name
     command = " ".join(["python jobs/pipeline.py", *sys.argv[1:]])
     check_experiment(spec, keys.backends, tracker, console)
     with ray_session(spec.storage):
         outcome = run_experiment(spec, keys.backends, tracker, console, output, command, force=keys.force)
-    comparison = compare_results(outcome.results)
     console.finish(
-        lambda: print_report(outcome.results, comparison, RichConsole(highlight=False)),
-        report_json(outcome.results, comparison) | {"report": str(outcome.report)},
-        keys.output,
+        lambda: print_report(outcome.report, RichConsole(highlight=False)), outcome.report.json() | {"report": str(outcome.page)}, keys.output
     )
-    console.say(f"report: {outcome.report}")
+    console.say(f"report: {outcome.page}")
     console.say(f"runs in MLflow: {tracker.ui_command}")
 
 

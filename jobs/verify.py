@@ -20,7 +20,7 @@ class VerifyKeys(JobKeys):
     """The job's own keys."""
 
     check: str = ""
-    """training_parity, packing, loss_head, train_overhead, resume, exchange, adapters or plan_depths."""
+    """training_parity, packing, loss_head, train_overhead, resume, exchange, adapters, plan_depths or compare_speed."""
 
 
 def run(job: Job[VerifyKeys]) -> None:

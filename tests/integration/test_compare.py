@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crossmesh.errors import InputError
-from crossmesh.report.stored import stored_variant
+from crossmesh.report.selection import find_run
 from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.tracker import Tracker
 
@@ -23,25 +23,36 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(storage: Path) -> dict[str, str]:
-    """Two runs of one science, one of another, and one that did not finish."""
+    """A sweep with two runs of one science, one of another, and one that did not finish; `slow` trains as `torch` does, but slower."""
     tracker = Tracker(TrackingSpec(), StorageSpec(str(storage)))
-    made = {}
-    for name, rank, loss in (("torch", 8, 1.5), ("jax", 8, 1.25), ("other", 16, 1.0), ("half", 8, None)):
-        run = tracker.start(name, "train")
-        tracker.records(run, {"lora": {"rank": rank}}, {"backend": name})
+    made = {"sweep": tracker.start("ranks", "sweep")}
+    for name, rank, loss, rate in (
+        ("torch", 8, 1.5, 100.0),
+        ("jax", 8, 1.25, 100.0),
+        ("other", 16, 1.0, 100.0),
+        ("slow", 8, 1.5, 90.0),
+        ("half", 8, None, 1.0),
+    ):
+        run = tracker.start(name, "train", parent=made["sweep"], params={"name": "ranks", "hardware": {"name": "tpu_v5p_8"}})
+        tracker.records(run, {"lora": {"rank": rank}, "steps": [["a", "b"]] * 20}, {"backend": name})
         tracker.artifact_json(run, "records/provenance.json", {"python": "3.11"})
-        tracker.metrics(run, {"train/loss": 2.0}, 1)
+        for step in range(1, 21):
+            speed = rate * (1 + 0.002 * (step % 5))
+            values = {"train/loss": 2.0 if step == 1 else 1.75, "train/tokens_per_s": speed, "train/padded_tokens_per_s": 2 * speed}
+            tracker.metrics(run, values, step)
         if loss is not None:
-            tracker.metrics(run, {"train/loss": loss}, 2)
-            totals = {"final_loss": loss, "tokens_per_s_steady": 100.0, "seconds": 4.0, "tokens": 400, "loss_tokens": 60}
-            tracker.metrics(run, {f"train/{key}": value for key, value in totals.items()}, 2)
+            tracker.metrics(run, {"train/loss": loss}, 21)
+            totals = {"final_loss": loss, "tokens_per_s_steady": rate * 1.004, "seconds": 4.0, "tokens": 400, "loss_tokens": 60}
+            tracker.metrics(run, {f"train/{key}": value for key, value in totals.items()}, 21)
         tracker.finish(run, "FAILED" if loss is None else "FINISHED")
         made[name] = run
+    tracker.finish(made["sweep"])
     return made
 
 
 def compare(checkout: Path, storage: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, str(checkout / "jobs" / "compare.py"), f"storage.root={storage}", *arguments]
+    where = [f"storage.root={storage}", f"folder={storage.parent / 'reports'}"]
+    command = [sys.executable, str(checkout / "jobs" / "compare.py"), *where, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -52,9 +63,45 @@ def test_runs_of_one_science_are_compared_with_their_losses(checkout: Path, stor
     assert (said["comparable_quality"], said["comparable_speed"]) == (True, True)
     assert [(one["scope"], one["key"]) for one in said["differences"]] == [("system", "backend")]
     variants = {variant["backend"]: variant for variant in said["variants"].values()}
-    assert variants["torch"]["losses"] == [[1, 2.0], [2, 1.5]]
-    assert (variants["jax"]["final_loss"], variants["jax"]["tokens_per_s"], variants["jax"]["tokens"]) == (1.25, 100.0, 400)
+    assert (variants["torch"]["losses"][0], variants["torch"]["losses"][-1]) == ([1, 2.0], [21, 1.5])
+    assert (variants["jax"]["final_loss"], variants["jax"]["tokens_per_s"], variants["jax"]["tokens"]) == (1.25, 100.4, 400)
     assert variants["jax"]["run_id"] == runs["jax"]
+    cells = {one["key"]: one["cells"]["jax"] for one in said["quantities"]}
+    assert cells["usd"]["value"] == pytest.approx(4 / 3600 * 16.80)  # The catalogue's v5p-8.
+    assert cells["seconds_per_sample"]["value"] == pytest.approx(4 / 40)
+    assert cells["padded_tokens_per_s"]["value"] == pytest.approx(200.8)
+
+
+def test_a_sweep_is_compared_in_groups_with_what_it_left_out_and_logged_once(checkout: Path, storage: Path, runs: dict[str, str]) -> None:
+    done = [compare(checkout, storage, f"sweep={runs['sweep']}", "output=json") for _ in range(2)]
+    first, second = (json.loads(one.stdout.splitlines()[-1]) for one in done)
+    assert [(one["group"], len(one["runs"]), one["words"]) for one in first["groups"]] == [
+        ("A", 3, "lora.rank 8"),
+        ("B", 1, "lora.rank 16"),
+    ]
+    assert first["gates"]["speed"]["state"] == "comparable in groups"
+    assert first["notes"] == [f"Left out: half {runs['half'][:8]} (FAILED)."]
+    assert first == second  # The MLflow run of the report included.
+    tracker = Tracker(TrackingSpec(), StorageSpec(str(storage)))
+    folder = tracker.download(first["run_id"], "report", storage.parent)
+    assert {file.name for file in folder.iterdir()} == {"report.html", "report.md", "report.json"}
+    assert (folder / "report.html").read_bytes() == Path(first["report"]).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("candidate", "limit", "code", "said"),
+    [
+        ("slow", "-3%", 1, "tokens_per_s: 100 real tokens/s to 90.4 real tokens/s, -10.0% (-10.3 to -9.6); fail_if -3%: regression"),
+        ("slow", "-15%", 0, "within the limit"),
+        ("other", "-3%", 2, "not comparable in speed: science.lora.rank"),
+    ],
+)
+def test_a_regression_fails_a_pipeline(
+    checkout: Path, storage: Path, runs: dict[str, str], candidate: str, limit: str, code: int, said: str
+) -> None:
+    done = compare(checkout, storage, f"baseline={runs['torch']}", f"candidate={runs[candidate]}", f"fail_if.tokens_per_s={limit}")
+    assert done.returncode == code, done.stderr
+    assert said in " ".join(done.stderr.split())
 
 
 def test_another_science_is_named_and_not_compared(checkout: Path, storage: Path, runs: dict[str, str]) -> None:
@@ -73,8 +120,8 @@ def test_one_run_alone_is_the_users_error(checkout: Path, storage: Path, runs: d
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [("zz", "runs='zz': no run of sqlite"), ("half", r"\(half, FAILED\), no finished training"), ("", "begins the ids of 4 runs")],
+    [("zz", "runs='zz': no run of sqlite"), ("half", r"\(half, train, FAILED\), no finished"), ("", r"begins the ids of \d+ runs")],
 )
 def test_what_names_no_training_run_is_one_message(storage: Path, runs: dict[str, str], given: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        stored_variant(Tracker(TrackingSpec(), StorageSpec(str(storage))), runs.get(given, given))
+        find_run(Tracker(TrackingSpec(), StorageSpec(str(storage))), runs.get(given, given))

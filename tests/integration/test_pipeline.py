@@ -135,7 +135,11 @@ def test_everything_is_tracked_once(first, place):
     assert {"records/science.json", "records/system.json", "records/provenance.json", "adapter/adapter_model.safetensors"} <= stored
     for run in runs.values():
         assert "records/provenance.json" in {file.path for file in client.list_artifacts(run.info.run_id, "records")}
-    assert {file.path for file in client.list_artifacts(parent, "report")} == {"report/report.html", "report/report.json"}
+    assert {file.path for file in client.list_artifacts(parent, "report")} == {
+        "report/report.html",
+        "report/report.json",
+        "report/report.md",
+    }
 
 
 def test_a_second_run_computes_nothing_again(first, place):

@@ -14,8 +14,9 @@ from crossmesh.files import canonical_json, digest_text, write_json
 from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, evaluate_models
 from crossmesh.plan.gate import gate_serving, gate_training
 from crossmesh.plan.planner import own_planner
-from crossmesh.report.variants import Results, RunRecord, TrainingSummary, Variant, scores_of
-from crossmesh.report.write import write_report
+from crossmesh.report.prices import rent
+from crossmesh.report.variants import Results, RunRecord, TrainingSummary, Variant, answers_of, scores_of
+from crossmesh.report.write import Report, make_report
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.trial import Trial, fetch, prepare, run_trial
 from crossmesh.track.provenance import gather_provenance
@@ -27,9 +28,9 @@ from crossmesh.train.launch import check_trainable
 class Outcome:
     """What a finished experiment left."""
 
-    results: Results
-    report: Path
-    """The HTML; `report.json` lies beside it."""
+    report: Report
+    page: Path
+    """The HTML; `report.json` and `report.md` lie beside it."""
 
 
 def check_experiment(spec: ExperimentSpec, backends: tuple[str, ...], tracker: Tracker, console: Console) -> None:
@@ -91,17 +92,17 @@ def run_experiment(
                 stage.say("already done" if trials[backend].skipped else f"final loss {trials[backend].result.final_loss:.4f}")
         adapters = tuple(Adapter(backend, trial.result.adapter_folder, trial.result.adapter_digest) for backend, trial in trials.items())
         evaluations = evaluate_models(spec, model, adapters, tracker, console, parent, force=force)
-        results = Results(spec.name, _variants(trials, evaluations), command, tracker.ui_command)
-        report = write_report(results, output)
-        tracker.artifact_file(parent, report, "report")
-        tracker.artifact_file(parent, report.with_suffix(".json"), "report")
+        report = make_report(Results(spec.name, _variants(spec, trials, evaluations), command, tracker.ui_command))
+        page = report.write(output)
+        for suffix in (".html", ".json", ".md"):
+            tracker.artifact_file(parent, page.with_suffix(suffix), "report")
         status = "FINISHED"
     except KeyboardInterrupt:
         status = "KILLED"
         raise
     finally:
         tracker.finish(parent, status)
-    return Outcome(results, report)
+    return Outcome(report, page)
 
 
 def _parent_run(spec: ExperimentSpec, tracker: Tracker, identity: str) -> str:
@@ -116,13 +117,25 @@ def _parent_run(spec: ExperimentSpec, tracker: Tracker, identity: str) -> str:
     return run_id
 
 
-def _variants(trials: dict[str, Trial], evaluations: dict[str, Evaluation]) -> tuple[Variant, ...]:
+def _variants(spec: ExperimentSpec, trials: dict[str, Trial], evaluations: dict[str, Evaluation]) -> tuple[Variant, ...]:
     base = evaluations[BASE]
-    found = [Variant(BASE, None, RunRecord(BASE, evaluation=base.record), scores_of(base.result), run_id=base.run_id)]
+    examined = RunRecord(BASE, evaluation=base.record)
+    found = [Variant(BASE, None, examined, scores_of(base.result), run_id=base.run_id, answers=answers_of(base.result))]
+    price = rent(spec.hardware.name, spec.plan.price, spec.plan.region, spec.hardware.catalogue, spec.mesh.dcn)
     for backend, trial in trials.items():
         own, result = evaluations[backend], trial.result
         record = RunRecord(backend, trial.prepared.science.contents, trial.prepared.system.contents, trial.provenance, own.record)
-        training = TrainingSummary(result.losses, result.final_loss, result.tokens_per_s, result.seconds, result.tokens, result.loss_tokens)
+        training = TrainingSummary(
+            losses=result.losses,
+            final_loss=result.final_loss,
+            tokens_per_s=result.tokens_per_s,
+            seconds=result.seconds,
+            tokens=result.tokens,
+            loss_tokens=result.loss_tokens,
+            padded_tokens_per_s=result.padded_tokens_per_s,
+            rates=tuple(event.tokens_per_s for event in result.history if not event.first),
+        )
         size = (result.adapter_folder / "adapter_model.safetensors").stat().st_size
-        found.append(Variant(backend, backend, record, scores_of(own.result), training, size, trial.run_id))
+        scores, answers = scores_of(own.result), answers_of(own.result)
+        found.append(Variant(backend, backend, record, scores, training, size, trial.run_id, price, answers=answers))
     return tuple(found)

@@ -7,7 +7,7 @@ the picture is too small on a phone.
 import io
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +28,10 @@ _DASHES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2
 _POINTS_PER_PIXEL = 0.75
 _DPI = 72
 _TEXT_PX = 13
+_POINTS = 150
+"""Most points of a curve."""
+BARS = 12
+"""Most variants that a chart names one by one."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +59,19 @@ def series_numbers(results: Results) -> dict[str, int]:
 
 
 def loss_chart(results: Results, width: int) -> str:
-    """Draw training loss by step, one line a trained variant, and under it how far the lines are apart."""
-    gaps = [(step, value) for step, value in loss_gaps(results.trained) if value > 0]
+    """Draw training loss by step, one line a variant, and under it how far they are apart; of many only the lowest stands out."""
+    few = len(results.trained) <= len(_DASHES)
+    gaps = [(step, value) for step, value in loss_gaps(results.trained) if value > 0] if few else []
 
     def draw(figure: Any) -> None:
         axes = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1)) if gaps else [figure.subplots()]
-        numbers = series_numbers(results)
-        for order, variant in enumerate(results.trained):
-            _loss_line(axes[0], variant, order, len(results.trained), _SERIES[numbers[variant.name]])
+        if few:
+            numbers = series_numbers(results)
+            for order, variant in enumerate(results.trained):
+                own = _Line(_SERIES[numbers[variant.name]], 2 + 1.5 * (len(results.trained) - 1 - order), _DASHES[order % len(_DASHES)])
+                _loss_line(axes[0], variant, own, variant.name)
+        else:
+            _many_lines(axes[0], results.trained)
         axes[0].set_ylabel("loss, nats/token")
         axes[0].set_ylim(bottom=0)
         axes[0].legend(frameon=False, labelcolor=_INK, handlelength=3)
@@ -79,19 +88,42 @@ def loss_chart(results: Results, width: int) -> str:
     return svg(draw, width, 340 if gaps else 260, "loss")
 
 
-def _loss_line(axis: Any, variant: Variant, order: int, lines: int, color: str) -> None:
-    """Draw one curve. Curves of like runs lie on each other, so earlier ones are wider and later ones dashed."""
-    training = variant.training
-    if training is None:
+@dataclass(frozen=True)
+class _Line:
+    """How a curve is drawn. Curves of like runs lie on each other, so earlier ones are wider and later ones dashed."""
+
+    color: str
+    width: float
+    style: Any = "solid"
+    alpha: float = 1.0
+
+
+def _many_lines(axis: Any, variants: Sequence[Variant]) -> None:
+    """All curves faintly, and the one that ends lowest."""
+    ends = {variant.name: variant.training.final_loss for variant in variants if variant.training is not None}
+    best = min(ends, key=lambda name: ends[name] if math.isfinite(ends[name]) else math.inf)
+    for variant in variants:
+        if variant.name != best:
+            _loss_line(axis, variant, _Line(_MUTED, 0.8, alpha=0.35), None)
+    lowest = next(variant for variant in variants if variant.name == best)
+    _loss_line(axis, lowest, _Line(_SERIES[1], 2.2), f"lowest at the end: {best}")
+
+
+def _loss_line(axis: Any, variant: Variant, own: _Line, label: str | None) -> None:
+    """Draw one curve, with no more points than a page can show."""
+    if variant.training is None:
         return
-    finite = [(step, loss) for step, loss in training.losses if math.isfinite(loss)]
+    finite = [(step, loss) for step, loss in variant.training.losses if math.isfinite(loss)]
+    every = -(-len(finite) // _POINTS)
+    kept = finite[::every] + (finite[-1:] if every > 1 else [])
     axis.plot(
-        [step for step, _ in finite],
-        [loss for _, loss in finite],
-        color=color,
-        linewidth=2 + 1.5 * (lines - 1 - order),
-        linestyle=_DASHES[order % len(_DASHES)],
-        label=variant.name,
+        [step for step, _ in kept],
+        [loss for _, loss in kept],
+        color=own.color,
+        linewidth=own.width,
+        linestyle=own.style,
+        alpha=own.alpha,
+        label=label,
     )
 
 
@@ -114,14 +146,26 @@ def score_chart(results: Results, width: int) -> str:
                 axis.plot([100 * score.low, 100 * score.high], [row, row], color=color, linewidth=3, solid_capstyle="round", alpha=0.45)
                 axis.plot([100 * score.value], [row], "o", color=color, markersize=7, clip_on=False)
                 axis.annotate(f"{100 * score.value:.1f}%", (106, row), va="center", color=_INK, annotation_clip=False)
-            axis.set_yticks(range(rows), [variant.name for variant in results.variants])
+            _name_rows(axis, [variant.name for variant in results.variants], width)
             axis.set_ylim(rows - 0.4, -0.6)
             axis.set_xlim(0, 100)
             axis.grid(visible=False, axis="y")
             axis.tick_params(axis="y", labelcolor=_INK)
         panels[-1].set_xlabel("problems solved at the first answer, %")
 
-    return svg(draw, width, 60 + (44 + 30 * rows) * len(splits), "score")
+    return svg(draw, width, 60 + (44 + 34 * rows) * len(splits), "score")
+
+
+def _name_rows(axis: Any, names: Sequence[str], width: int) -> None:
+    """Name the rows of a chart `width` pixels wide: beside them, or over them where that would take too much of it."""
+    if 0.55 * _TEXT_PX * max(map(len, names)) < 0.3 * width:
+        axis.set_yticks(range(len(names)), names)
+        return
+    axis.set_yticks([])
+    for row, name in enumerate(names):
+        axis.annotate(
+            name, (0, row - 0.34), xycoords=("axes fraction", "data"), va="bottom", color=_INK, fontsize=0.85 * _TEXT_PX * _POINTS_PER_PIXEL
+        )
 
 
 def speed_chart(results: Results, width: int) -> str:
@@ -140,13 +184,13 @@ def speed_chart(results: Results, width: int) -> str:
             for row, ((variant, _), value) in enumerate(zip(trained, values, strict=True)):
                 axis.barh([row], [value], height=0.55, color=_SERIES[numbers[variant.name]])
                 axis.annotate(f"{value:,.0f}", (value + 0.02 * top, row), va="center", color=_INK)
-            axis.set_yticks(range(len(trained)), [variant.name for variant, _ in trained])
+            _name_rows(axis, [variant.name for variant, _ in trained], width)
             axis.set_ylim(len(trained) - 0.4, -0.6)
             axis.set_xlim(0, 1.2 * top)
             axis.grid(visible=False, axis="y")
             axis.tick_params(axis="y", labelcolor=_INK)
 
-    return svg(draw, width, 40 + (56 + 34 * len(trained)) * len(panels), "speed")
+    return svg(draw, width, 40 + (56 + 36 * len(trained)) * len(panels), "speed")
 
 
 def svg(draw: Callable[[Any], None], width: int, height: int, name: str) -> str:

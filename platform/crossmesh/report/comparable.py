@@ -1,4 +1,4 @@
-"""The comparability gate: may these results be set side by side, and if not, which keys differ.
+"""The comparability gate: which results may be set side by side in what, and if not, which keys differ.
 
 Pure: values in, verdict out. It judges no number; what the numbers say is `findings`.
 """
@@ -6,18 +6,27 @@ Pure: values in, verdict out. It judges no number; what the numbers say is `find
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_uppercase
 from typing import Any
 
 from crossmesh.files import canonical_json
-from crossmesh.report.variants import RunRecord
+from crossmesh.report.variants import Variant
 
+ASPECTS = ("quality", "speed", "cost", "serving")
+YES, GROUPS, NO, NOTHING = "comparable", "comparable in groups", "not comparable", "nothing to compare"
 EFFECTS = {
-    "science": "not the same training: rules out quality and speed",
+    "science": "not the same training: rules out quality, speed and cost",
     "evaluation": "not examined the same way: rules out quality",
+    "workload": "not the same load: rules out serving",
     "system": "what is being compared",
+    "server": "what is being compared",
     "provenance": "confounder: may explain a difference in speed",
 }
 """What a difference in a scope means."""
+_CONFOUNDER_OF_SERVING = "confounder: may explain a difference in serving"
+_CONFOUNDING = ("dtype", "version", "digest", "weights", "libraries", "template")
+"""A key of a server's record with one of these in its last part is no choice that was compared, but something else that differs."""
+_NAMED_KEYS = 3
 _ABSENT = "absent"
 _LONGEST_TEXT = 120
 _NAMED_MEMBERS = 3
@@ -36,21 +45,67 @@ class Difference:
     """By record name, in plain words."""
 
     @property
+    def confounds(self) -> bool:
+        """Whether it may explain a difference without being what is compared."""
+        return self.scope == "provenance" or (self.scope == "server" and any(word in self.key.lower() for word in _CONFOUNDING))
+
+    @property
     def effect(self) -> str:
         """What the difference means for the comparison."""
-        return EFFECTS[self.scope]
+        return _CONFOUNDER_OF_SERVING if self.scope == "server" and self.confounds else EFFECTS[self.scope]
+
+    @property
+    def by_value(self) -> dict[str, list[str]]:
+        """The names of the records by the value that they have."""
+        found: dict[str, list[str]] = {}
+        for name, value in self.values.items():
+            found.setdefault(value, []).append(name)
+        return found
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that learnt the same."""
+
+    letter: str
+    names: tuple[str, ...]
+    words: str
+    """What sets it apart from the other groups; empty where it is the only one."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """The verdict in one aspect."""
+
+    aspect: str
+    state: str
+    """`YES`, `GROUPS`, `NO` or `NOTHING`."""
+    classes: tuple[tuple[str, ...], ...]
+    """Names that may be compared with each other; only classes of two and more."""
+    blocking: tuple[Difference, ...] = ()
+    confounders: tuple[Difference, ...] = ()
 
 
 @dataclass(frozen=True)
 class Comparison:
     """The verdict on a set of records."""
 
-    quality: bool
-    """Losses and pass@k may be compared."""
-    speed: bool
-    """Times, rates and costs may be compared, apart from the confounders."""
+    gates: Mapping[str, Gate]
+    """By aspect, in the order of `ASPECTS`."""
+    groups: tuple[Group, ...]
+    """Trained runs by what they learnt, the largest first."""
     differences: tuple[Difference, ...]
     """By scope in the order of `EFFECTS`, then by key."""
+
+    @property
+    def quality(self) -> bool:
+        """Whether nothing forbids to compare losses and pass@k."""
+        return not self.of("science", "evaluation")
+
+    @property
+    def speed(self) -> bool:
+        """Whether nothing forbids to compare times, rates and costs, apart from the confounders."""
+        return not self.of("science")
 
     @property
     def comparable(self) -> bool:
@@ -60,16 +115,16 @@ class Comparison:
     @property
     def blocking(self) -> tuple[Difference, ...]:
         """Differences that forbid a comparison."""
-        return self.of("science", "evaluation")
+        return self.of("science", "evaluation", "workload")
 
     @property
     def confounders(self) -> tuple[Difference, ...]:
-        """Differences that may explain a difference in speed."""
-        return self.of("provenance")
+        """Differences that may explain a difference without being what is compared."""
+        return tuple(difference for difference in self.differences if difference.confounds)
 
     @property
     def subject(self) -> tuple[Difference, ...]:
-        """Differences that are what the comparison is about."""
+        """Differences of training runs that are what the comparison is about."""
         return self.of("system")
 
     def of(self, *scopes: str) -> tuple[Difference, ...]:
@@ -77,27 +132,111 @@ class Comparison:
         return tuple(difference for difference in self.differences if difference.scope in scopes)
 
 
-def compare(records: Sequence[RunRecord]) -> Comparison:
-    """Compare records: training records among those that were trained, the evaluation record among all.
+def compare(variants: Sequence[Variant]) -> Comparison:
+    """Compare variants: training records among those that were trained, evaluation and serving records among those that have them.
 
-    A base model has no science and is a reference for quality only, so its evaluation must match and nothing else. A record without
-    an evaluation beside records with one differs from them; when none has one, quality is the training loss and rests on science.
+    A base model has no science and is a reference for quality only. What was not evaluated or benchmarked is a missing cell, not a
+    difference.
     """
-    trained = [record for record in records if record.science is not None]
-    science = _differences("science", {record.name: record.science for record in trained})
-    evaluation = _differences("evaluation", {record.name: record.evaluation for record in records})
-    system = _differences("system", {record.name: record.system for record in trained})
-    provenance = _differences("provenance", {record.name: record.provenance for record in trained})
+    found = {scope: differences_in(scope, variants) for scope in EFFECTS}
+    differences = tuple(one for several in found.values() for one in several)
+    by_science = _classes(variants, "science")
     return Comparison(
-        quality=not science and not evaluation,
-        speed=not science,
-        differences=(*science, *evaluation, *system, *provenance),
+        gates={aspect: _gate(aspect, variants, found) for aspect in ASPECTS},
+        groups=tuple(
+            Group(_letter(number), names, _group_words(names, found["science"]) if len(by_science) > 1 else "")
+            for number, names in enumerate(by_science)
+        ),
+        differences=differences,
     )
 
 
-def _differences(scope: str, values: Mapping[str, Any]) -> tuple[Difference, ...]:
-    plain = {name: json.loads(canonical_json(value)) for name, value in values.items()}
-    return tuple(Difference(scope, key or scope, words) for key, words in _walk("", plain))
+def _gate(aspect: str, variants: Sequence[Variant], found: Mapping[str, tuple[Difference, ...]]) -> Gate:
+    if aspect == "serving":
+        members = [one for one in variants if one.serving]
+        classes, blocking = _classes(members, "workload"), found["workload"]
+        confounders = tuple(one for one in found["server"] if one.confounds)
+    elif aspect == "quality":
+        members = [one for one in variants if one.training or one.scores]
+        classes, blocking, confounders = quality_classes(variants), (*found["science"], *found["evaluation"]), ()
+    else:
+        members = [one for one in variants if one.training and (aspect == "speed" or one.usd is not None)]
+        classes, blocking, confounders = _classes(members, "science"), found["science"], found["provenance"]
+        if aspect == "cost":
+            confounders = (*confounders, *_prices(members))
+    together = tuple(names for names in classes if len(names) > 1)
+    trained = {one.name for one in members if one.record.science is not None} or {one.name for one in members}
+    if len(members) < 2:
+        state = NOTHING
+    elif not blocking:
+        state = YES
+    else:  # A base model beside each of two trainings does not make these comparable with each other.
+        state = GROUPS if any(len(trained & set(names)) > 1 for names in together) else NO
+    return Gate(aspect, state, together, blocking, confounders)
+
+
+def quality_classes(variants: Sequence[Variant]) -> tuple[tuple[str, ...], ...]:
+    """Names whose pass@k may be compared: the same science, examined the same way; a base model goes with all who were so examined."""
+    found: dict[tuple[str | None, str | None], list[str]] = {}
+    for one in variants:
+        if one.record.science is not None:
+            found.setdefault((one.record.fingerprint("science"), one.record.fingerprint("evaluation")), []).append(one.name)
+    bases = [one for one in variants if one.record.science is None and one.scores]
+    for base in bases:
+        examined = base.record.fingerprint("evaluation")
+        joined = [names for (_, own), names in found.items() if own == examined]
+        for names in joined:
+            names.insert(0, base.name)
+        if not joined:
+            found[None, examined] = [base.name]
+    return tuple(tuple(names) for names in found.values())
+
+
+def _classes(variants: Sequence[Variant], scope: str) -> tuple[tuple[str, ...], ...]:
+    """Names by equal record of a scope, the largest class first; those without the record are left out."""
+    found: dict[str, list[str]] = {}
+    for one in variants:
+        if fingerprint := one.record.fingerprint(scope):
+            found.setdefault(fingerprint, []).append(one.name)
+    return tuple(sorted((tuple(names) for names in found.values()), key=lambda names: -len(names)))
+
+
+def _prices(variants: Sequence[Variant]) -> tuple[Difference, ...]:
+    """Whether prices are of different kinds, regions or dates."""
+    basis = {one.name: one.rent.basis for one in variants}
+    return (Difference("provenance", "price", basis),) if len(set(basis.values())) > 1 else ()
+
+
+def _letter(number: int) -> str:
+    """A, B, ... Z, A2, B2, ..."""
+    again, place = divmod(number, len(ascii_uppercase))
+    return f"{ascii_uppercase[place]}{again + 1 if again else ''}"
+
+
+def _group_words(names: tuple[str, ...], differences: tuple[Difference, ...]) -> str:
+    said = [f"{one.key} {one.values[names[0]]}" for one in differences if names[0] in one.values]
+    more = f" and {len(said) - _NAMED_KEYS} more" if len(said) > _NAMED_KEYS else ""
+    return "; ".join(said[:_NAMED_KEYS]) + more
+
+
+def differences_in(scope: str, variants: Sequence[Variant]) -> tuple[Difference, ...]:
+    """Return what differs in one scope. One record of each fingerprint is walked: of two hundred runs most share theirs."""
+    trained = scope in ("system", "provenance")
+    owners: dict[str, list[str]] = {}
+    contents: dict[str, Any] = {}
+    for one in variants:
+        fingerprint = one.record.fingerprint(scope)
+        if fingerprint is None or (trained and one.record.science is None):
+            continue
+        owners.setdefault(fingerprint, []).append(one.name)
+        contents.setdefault(fingerprint, getattr(one.record, scope))
+    plain = {fingerprint: json.loads(canonical_json(value)) for fingerprint, value in contents.items()}
+    order = [one.name for one in variants]
+    found = []
+    for key, words in _walk("", plain):
+        by_name = {name: value for fingerprint, value in words.items() for name in owners[fingerprint]}
+        found.append(Difference(scope, key or scope, {name: by_name[name] for name in order if name in by_name}))
+    return tuple(found)
 
 
 def _walk(key: str, values: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:

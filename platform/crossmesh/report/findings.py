@@ -1,57 +1,205 @@
-"""What the numbers say: alike, better, faster, each as one answer with its reason. Pure; the gate is `comparable`.
+"""What the numbers say, one answer for each aspect with its reasons: which is better, faster, cheaper, which serves more. Pure.
 
-A difference in pass@k is claimed only when the interval of the difference leaves zero out. Speed is one measurement a variant, so it is
-given as a ratio without an interval, and says so.
+Nothing is claimed that its interval does not show, and nothing across what the gate keeps apart. The gate is `comparable`, who wins is
+`winners`.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from crossmesh.report.comparable import Comparison, Difference
-from crossmesh.report.variants import Results, Score, Variant, split_name
+from crossmesh.report.comparable import ASPECTS, GROUPS, NO, NOTHING, YES, Comparison, Difference, Gate
+from crossmesh.report.quantities import USD_OUTPUT
+from crossmesh.report.quantity import SERVED, Quantity
+from crossmesh.report.sheets import Findings
+from crossmesh.report.variants import Results, Variant, split_name
+from crossmesh.report.winners import EQUAL, SHOWN, SINGLE, UNDECIDED, Winner, margin_of
 
 GOOD, BAD, NEUTRAL = "good", "bad", "neutral"
+_QUESTIONS = {
+    "quality": "Which is better?",
+    "speed": "Which trains faster?",
+    "cost": "Which is cheaper?",
+    "serving": "Which serves better?",
+}
+_NAMED = 3
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One question with its answer."""
+    """One aspect with its answer."""
 
+    aspect: str
     question: str
+    verdict: str
+    """Of the gate: whether there may be an answer."""
     answer: str
     reasons: tuple[str, ...]
     tone: str = NEUTRAL
     """`good`, `bad` or `neutral`."""
 
 
-@dataclass(frozen=True)
-class Gap:
-    """A difference of two shares with its interval, all in -1 to 1."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def shown(self) -> bool:
-        """Whether the interval leaves zero out."""
-        return self.low > 0 or self.high < 0
-
-    @property
-    def words(self) -> str:
-        """In percentage points."""
-        return f"{100 * self.value:+.1f} points ({100 * self.low:+.1f} to {100 * self.high:+.1f})"
+def findings(results: Results, comparison: Comparison, found: Findings) -> tuple[Finding, ...]:
+    """Return an answer for each aspect, in the order of `ASPECTS`."""
+    return tuple(_finding(aspect, results, comparison, found) for aspect in ASPECTS)
 
 
-def gap(one: Score, other: Score) -> Gap:
-    """Return `one` minus `other` with the interval that follows from their own (Newcombe 1998, method 10, doi:10.1002/sim.2779).
+def _finding(aspect: str, results: Results, comparison: Comparison, found: Findings) -> Finding:
+    gate = comparison.gates[aspect]
+    letters = {name: group.letter for group in comparison.groups for name in group.names}
+    if gate.state == NO:
+        blocked = (*(f"{one.scope} differs in {one.key}." for one in gate.blocking[:_NAMED]), *_more(gate.blocking))
+        return Finding(aspect, _QUESTIONS[aspect], gate.state, "Not compared", blocked, BAD)
+    if aspect == "quality":
+        answer, reasons, tone = _better(results, gate, found, letters)
+    elif aspect == "serving":
+        answer, reasons, tone = _serves(results, found, letters)
+    else:
+        key = "tokens_per_s" if aspect == "speed" else "usd_per_million_tokens"
+        answer, reasons, tone = _least_or_most(key, found, letters)
+    if aspect == "cost":
+        reasons += list(found.break_evens[:_NAMED])
+    if gate.confounders and gate.state != NOTHING:
+        more = [f"{len(gate.confounders) - _NAMED} more keys"] if len(gate.confounders) > _NAMED else []
+        reasons.append(f"May be due to {and_words([*(one.key for one in gate.confounders[:_NAMED]), *more])} as well.")
+    return Finding(aspect, _QUESTIONS[aspect], gate.state, answer, tuple(reasons), tone)
 
-    It takes the two as independent. Both answered the same problems, which as a rule makes the true interval narrower.
-    """
-    value = one.value - other.value
-    low = value - math.hypot(one.value - one.low, other.high - other.value)
-    high = value + math.hypot(one.high - one.value, other.value - other.low)
-    return Gap(value, max(-1.0, low), min(1.0, high))
+
+def _more(blocking: Sequence[Difference]) -> tuple[str, ...]:
+    return (f"{len(blocking) - _NAMED} more differing keys are listed below.",) if len(blocking) > _NAMED else ()
+
+
+def _won(key: str, found: Findings) -> list[Winner]:
+    return [one for one in found.winners if one.quantity.key == key]
+
+
+def _least_or_most(key: str, found: Findings, letters: Mapping[str, str]) -> tuple[str, list[str], str]:
+    """The winner of a quantity, one line a class of comparable variants."""
+    quantity = next(one for one in found.quantities if one.key == key)
+    ranked = _won(key, found)
+    if not ranked:
+        return _without_winner(quantity)
+    reasons = [_line(one, letters) for one in ranked[:_NAMED]]
+    if len(ranked) > _NAMED:
+        reasons.append(f"{len(ranked) - _NAMED} more groups are in the table of winners.")
+    if any(one.verdict == SINGLE for one in ranked):
+        reasons.append("One run each, so without an interval.")
+    return _answer(ranked), reasons, NEUTRAL
+
+
+def _answer(ranked: Sequence[Winner]) -> str:
+    first = ranked[0]
+    if len(ranked) > 1:
+        bests = list(dict.fromkeys(one.best for one in ranked))
+        return f"{first.best} in every group" if len(bests) == 1 else f"Best in each of {len(ranked)} groups"
+    if first.verdict == EQUAL:
+        return "Equal"
+    if first.verdict == UNDECIDED:
+        return "No difference shown"
+    margin = first.margin
+    size = f"{100 * abs(margin.value):.1f} points" if not margin.relative else f"{100 * abs(margin.value):,.1f}%"
+    return f"{first.best}, by {size}"
+
+
+def _line(one: Winner, letters: Mapping[str, str]) -> str:
+    best, second = one.quantity.cells[one.best], one.quantity.cells[one.second]
+    group = f"Group {letters[one.best]}: " if len(set(letters.values())) > 1 and one.best in letters else ""
+    return f"{group}{one.best} {best.text} against {one.second} {second.text} {one.quantity.unit}: {one.words}."
+
+
+def _without_winner(quantity: Quantity) -> tuple[str, list[str], str]:
+    known = [name for name in quantity.cells if name in quantity.estimates]
+    if len(known) == 1:
+        return f"{quantity.cells[known[0]].text} {quantity.unit}", [f"{known[0]} alone: nothing to compare it with."], NEUTRAL
+    reasons = dict.fromkeys(cell.text for cell in quantity.cells.values() if cell.value is None)
+    return "Not known", [f"{reason[:1].upper()}{reason[1:]}." for reason in list(reasons)[:_NAMED]], NEUTRAL
+
+
+def _better(results: Results, gate: Gate, found: Findings, letters: Mapping[str, str]) -> tuple[str, list[str], str]:
+    """Which variant solves more of the primary split, and by how much more than the base; without an evaluation, whose loss is lower."""
+    key = f"pass_at_1/{results.splits[0]}" if results.splits else ""
+    quantity = next((one for one in found.quantities if one.key == key), None)
+    if quantity is None or len(quantity.estimates) < 2:
+        answer, reasons, tone = _least_or_most("final_loss", found, letters)
+        return answer, [*reasons, "By the training loss: pass@k was not measured on two of them."], tone
+    variants = {one.name: one for one in results.variants if one.name in quantity.estimates}
+    trained = {name: one for name, one in variants.items() if one.training is not None}
+    ranked = _won(key, found)
+    answer = _answer(ranked) if ranked else "Not compared"
+    rates = and_words([f"{name} {quantity.cells[name].text}%" for name in list(variants)[:_NAMED]])
+    reasons = [f"{rates} on {split_name(quantity.split)} problems."]
+    reasons += [_paired_line(one) for one in ranked[:_NAMED] if one.best in trained and one.second in trained]
+    tone = NEUTRAL
+    for base in (one for one in variants.values() if one.training is None):
+        gains = {name: margin_of(quantity, one, base) for name, one in trained.items() if _together(gate, name, base.name)}
+        reasons += [f"{name} against {base.name}: {gain.words}." for name, gain in list(gains.items())[:_NAMED]]
+        if gains:
+            beaten = all(gain.low is not None and gain.low > 0 for gain in gains.values())
+            tone = GOOD if beaten else BAD
+            if beaten and answer == "No difference shown":
+                answer = f"{answer}; {'both' if len(gains) == 2 else 'all'} beat {base.name}"
+    return answer, reasons, tone
+
+
+def _together(gate: Gate, *names: str) -> bool:
+    return any(set(names) <= set(one) for one in gate.classes)
+
+
+def _paired_line(one: Winner) -> str:
+    test = f" ({one.margin.method})" if one.margin.p_value is not None else ""
+    return f"{one.best} against {one.second}: {one.words}{test}."
+
+
+def _serves(results: Results, found: Findings, letters: Mapping[str, str]) -> tuple[str, list[str], str]:
+    """Who gives a token for less at each load, or more of them where there is no price."""
+    if not any(one.serving for one in results.variants):
+        return "Not measured", ["No benchmark of a server with one of these was found."], NEUTRAL
+    own = [one for one in found.winners if one.quantity.section == SERVED]
+    chosen = [one for one in own if one.quantity.key.startswith(USD_OUTPUT)] or [
+        one for one in own if one.quantity.key.startswith("output_tokens_per_s")
+    ]
+    if not chosen:
+        return "Nothing to compare", ["One server was measured, or no load that two of them had is plausible."], NEUTRAL
+    bests = list(dict.fromkeys(one.best for one in chosen if one.verdict in (SHOWN, SINGLE)))
+    reasons = [f"{one.quantity.load}: {_line(one, letters)}" for one in chosen[:_NAMED]]
+    answer = "No difference shown" if not bests else f"{bests[0]} at every load" if len(bests) == 1 else "It depends on the load"
+    return answer, reasons, NEUTRAL
+
+
+def lead(results: Results, comparison: Comparison) -> tuple[str, ...]:
+    """What is alike and what is compared, in sentences under the headline."""
+    said = []
+    trained = results.trained
+    if len(comparison.groups) > 1:
+        different = f"{len(trained)} trained runs learnt {len(comparison.groups)} different things"
+        said.append(f"{different}; runs of one group may be compared with each other.")
+    elif len(trained) > 1 and not comparison.of("science"):
+        same = " and were examined the same way" if results.splits and not comparison.of("evaluation") else ""
+        names = and_words([one.name for one in trained]) if len(trained) <= _NAMED else f"All {len(trained)} trained runs"
+        said.append(f"{names} have the same science record{same}.")
+    if comparison.subject:
+        keys = [_named(one) for one in comparison.subject[: 2 * _NAMED]]
+        more = len(comparison.subject) - len(keys)
+        said.append(f"Compared: {and_words(keys)}{f' and {more} more' if more > 0 else ''}.")
+    if furthest := largest_loss_gap(trained) if len(comparison.groups) == 1 else None:
+        said.append(f"Step for step their losses are apart by at most {small(furthest[1])} nats (step {furthest[0]}).")
+    return tuple(said)
+
+
+def headline(comparison: Comparison) -> str:
+    """Return the verdict in one sentence."""
+    by_state = {state: [one.aspect for one in comparison.gates.values() if one.state == state] for state in (YES, GROUPS, NO)}
+    keys = "1 key differs" if len(comparison.blocking) == 1 else f"{len(comparison.blocking)} keys differ"
+    if by_state[GROUPS]:
+        return f"Comparable in {and_words(by_state[YES] + by_state[GROUPS])}, in groups: {keys} between them."
+    if by_state[NO]:
+        only = f", only in {and_words(by_state[YES])}" if by_state[YES] else ""
+        return f"Not comparable in {and_words(by_state[NO], 'or')}{only}: {keys}."
+    if not by_state[YES]:
+        return "One run, nothing to compare it with."
+    count = len(comparison.confounders)
+    extra = f", with {count} {'confounder' if count == 1 else 'confounders'}" if count else ""
+    return f"Comparable in {and_words(by_state[YES])}{extra}."
 
 
 def largest_loss_gap(variants: tuple[Variant, ...]) -> tuple[int, float] | None:
@@ -70,110 +218,15 @@ def loss_gaps(variants: tuple[Variant, ...]) -> tuple[tuple[int, float], ...]:
     return tuple((step, max(values) - min(values)) for step, values in losses if all(math.isfinite(value) for value in values))
 
 
-def findings(results: Results, comparison: Comparison) -> tuple[Finding, Finding, Finding]:
-    """Return the three answers of the first screen: are they alike, which is better, which is faster."""
-    return alike(results, comparison), better(results, comparison), faster(results, comparison)
-
-
-def alike(results: Results, comparison: Comparison) -> Finding:
-    """Whether the runs may be compared, and what differs."""
-    question = "Are they alike?"
-    trained = results.trained
-    if comparison.blocking:
-        reasons = [f"{difference.scope} differs in {difference.key}." for difference in comparison.blocking[:3]]
-        if len(comparison.blocking) > 3:
-            reasons.append(f"{len(comparison.blocking) - 3} more differing keys are listed below.")
-        return Finding(question, _blocked_answer(comparison), tuple(reasons), BAD)
-    reasons = []
-    if len(trained) > 1:
-        reasons.append(f"{_and([v.name for v in trained])} have the same science record and were examined the same way.")
-    else:
-        reasons.append("All variants were examined the same way.")
-    if comparison.subject:
-        reasons.append(f"They differ in {_and([_named(difference) for difference in comparison.subject])}.")
-    furthest = largest_loss_gap(trained)
-    if furthest is not None:
-        reasons.append(f"Step for step their losses are apart by at most {small(furthest[1])} nats (step {furthest[0]}).")
-    if comparison.confounders:
-        reasons.append(f"Confounders of speed: {_and([difference.key for difference in comparison.confounders])}.")
-    return Finding(question, "Yes, comparable", tuple(reasons), GOOD)
-
-
-def better(results: Results, comparison: Comparison) -> Finding:
-    """Which variant solves more of the primary split, and by how much more than the base."""
-    question = "Which is better?"
-    if not comparison.quality:
-        return Finding(question, "Not compared", ("The records differ, so a difference in quality would not be the backend's.",), BAD)
-    split = results.splits[0] if results.splits else ""
-    scored = [(v, score) for v in results.variants if (score := v.score(split)) is not None]
-    references = [(v, score) for v, score in scored if v.training is None]
-    ranked = sorted(((v, score) for v, score in scored if v.training is not None), key=lambda pair: -pair[1].value)
-    if not ranked:
-        return Finding(question, "Not measured", ("No trained variant was evaluated for pass@1.",))
-    reasons = [f"{v.name} {score.value:.1%} of {score.problems} {split_name(split)} problems." for v, score in ranked]
-    answer, tone = ranked[0][0].name, NEUTRAL
-    if len(ranked) > 1:
-        lead = gap(ranked[0][1], ranked[1][1])
-        answer = f"{ranked[0][0].name}, by {100 * lead.value:.1f} points" if lead.shown else "No difference shown"
-        reasons = [
-            f"{_and([f'{v.name} {score.value:.1%}' for v, score in ranked])} of {ranked[0][1].problems} {split_name(split)} problems."
-        ]
-        reasons.append(f"{ranked[0][0].name} against {ranked[1][0].name}: {lead.words}.")
-    for reference, base in references:
-        gains = [(v, gap(score, base)) for v, score in ranked]
-        beaten = all(gain.low > 0 for _, gain in gains)
-        reasons += [f"{v.name} against {reference.name} ({base.value:.1%}): {gain.words}." for v, gain in gains]
-        tone = GOOD if beaten else BAD
-        if len(ranked) == 1:
-            answer = f"{ranked[0][0].name}, by {100 * gains[0][1].value:.1f} points" if gains[0][1].shown else "No difference shown"
-        elif beaten and answer == "No difference shown":
-            answer = f"{answer}; {'both' if len(ranked) == 2 else 'all'} beat {reference.name}"
-    return Finding(question, answer, tuple(reasons), tone)
-
-
-def faster(results: Results, comparison: Comparison) -> Finding:
-    """Which trained variant processes more real tokens a second."""
-    question = "Which is faster?"
-    if not comparison.speed:
-        return Finding(
-            question, "Not compared", ("The runs did not do the same training, so their speeds say nothing of the backend.",), BAD
-        )
-    rates = [(v.name, v.training.tokens_per_s, v.training.seconds) for v in results.trained if v.training is not None]
-    ranked = sorted((rate for rate in rates if rate[1] > 0), key=lambda rate: -rate[1])
-    if not ranked:
-        return Finding(question, "Not measured", ("No variant was trained here.",))
-    reasons = [f"{name} trained {rate:,.0f} real tokens/s, {seconds:,.0f} s in all." for name, rate, seconds in ranked]
-    if len(ranked) == 1:
-        return Finding(question, f"{ranked[0][1]:,.0f} tokens/s", tuple(reasons))
-    reasons.append("One run each, so without an interval.")
-    if comparison.confounders:
-        reasons.append(f"May be due to {_and([difference.key for difference in comparison.confounders])} as well.")
-    return Finding(question, f"{ranked[0][0]}, by {ranked[0][1] / ranked[1][1]:.2f}x", tuple(reasons))
-
-
-def headline(comparison: Comparison) -> str:
-    """Return the verdict in one sentence."""
-    if comparison.comparable:
-        count = len(comparison.confounders)
-        extra = f", with {count} {'confounder' if count == 1 else 'confounders'} of speed" if count else ""
-        return f"Comparable in quality and speed{extra}."
-    keys = "1 key differs" if len(comparison.blocking) == 1 else f"{len(comparison.blocking)} keys differ"
-    if comparison.speed:
-        return f"Not comparable in quality, only in speed: {keys}."
-    return f"Not comparable, neither in quality nor in speed: {keys}."
-
-
-def _blocked_answer(comparison: Comparison) -> str:
-    return "In speed only" if comparison.speed else "No, not comparable"
-
-
 def _named(difference: Difference) -> str:
-    values = " or ".join(dict.fromkeys(difference.values.values()))
-    return f"{difference.key} ({values})"
+    values = list(difference.by_value)
+    shown = " or ".join(values[: 2 * _NAMED]) + (" ..." if len(values) > 2 * _NAMED else "")
+    return f"{difference.key} ({shown})"
 
 
-def _and(words: list[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
+def and_words(words: Sequence[str], joint: str = "and") -> str:
+    """`a, b and c`."""
+    return f" {joint} ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
 
 
 def small(value: float) -> str:

@@ -1,30 +1,39 @@
-"""The report as one HTML file: no network, no script, the same bytes for the same results.
+"""The report as one HTML file: no network, one small script whose digest the page names, the same bytes for the same results.
 
-The template beside this file holds the layout; text from outside is escaped by it. Charts are `charts`, sentences are `findings`.
+The templates beside this file hold the layout; text from outside is escaped by them. Charts are `charts` and `sweep_charts`, sentences are
+`findings`, tables are `sheets`.
 """
 
+import base64
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from crossmesh.report.charts import loss_chart, score_chart, series_numbers, speed_chart
+from crossmesh.report import sweep_charts
+from crossmesh.report.cells import SOURCES
+from crossmesh.report.charts import BARS, PAGE, loss_chart, score_chart, series_numbers, speed_chart, svg
 from crossmesh.report.comparable import Comparison
-from crossmesh.report.findings import findings, headline, largest_loss_gap, small
-from crossmesh.report.rows import table_rows
-from crossmesh.report.variants import Results, split_name
+from crossmesh.report.findings import findings, headline, largest_loss_gap, lead, small
+from crossmesh.report.sheets import Findings, difference_rows, empty_sections, tables
+from crossmesh.report.variants import SCOPES, Results, split_name
 
 _WIDE, _HALF, _NARROW = 1000, 470, 330
 """Chart widths in CSS pixels: the page, half of it, a phone."""
 _LONGEST_LINE = 110
 _LONGEST_RECORD = 60_000
+_MOST_RECORDS = 12
 _RECORDS = {
     "science": "What was learnt: data, order, adapter, optimizer, precision.",
     "system": "What only changes speed: hardware, mesh, micro-batch, backend.",
     "evaluation": "How it was examined: task, sampling, engine.",
+    "workload": "What a server was asked.",
+    "server": "What was served, by what.",
     "provenance": "What it was made with: versions, source, host.",
 }
 
@@ -38,6 +47,8 @@ class _Figure:
     wide: str
     """SVG of ours; the only text that the template does not escape."""
     narrow: str
+    whole: bool
+    """As wide as the page."""
 
 
 @dataclass(frozen=True)
@@ -51,38 +62,89 @@ class _RecordView:
     text: str
 
 
-def render_html(results: Results, comparison: Comparison) -> str:
+def render_html(results: Results, comparison: Comparison, found: Findings) -> str:
     """Return the page."""
     # Escaping is on for every file, whatever its name ends with.
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    script = environment.get_template("script.js.jinja").render()
+    records, left = _record_views(results)
     return environment.get_template("template.html.jinja").render(
         results=results,
         comparison=comparison,
         headline=headline(comparison),
-        findings=findings(results, comparison),
-        rows=table_rows(results),
+        lead=lead(results, comparison),
+        findings=findings(results, comparison, found),
+        break_evens=found.break_evens,
+        differences=list(difference_rows(comparison, len(results.variants))),
+        tables=tables(results, comparison, found),
+        empty=empty_sections(found),
+        sources=SOURCES,
         series=series_numbers(results),
-        figures=_figures(results),
-        records=_record_views(results),
-        difference_names=[v.name for v in results.variants if any(v.name in one.values for one in comparison.differences)],
+        figures=tuple(_figures(results, comparison)),
+        records=records,
+        records_left=left,
+        script=script,
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
-def _figures(results: Results) -> tuple[_Figure, ...]:
-    figures = []
-    if results.splits:
+def _figures(results: Results, comparison: Comparison) -> Iterator[_Figure]:
+    if results.splits and len(results.variants) <= BARS:
         caption = "pass@1 with its interval: " + "; ".join(_score_words(results))
-        figures.append(_Figure("Problems solved", caption, score_chart(results, _HALF), score_chart(results, _NARROW)))
-    if results.trained:
+        yield _Figure("Problems solved", caption, score_chart(results, _HALF), score_chart(results, _NARROW), whole=False)
+    if results.trained and len(results.trained) <= BARS:
         rates = ", ".join(
             f"{v.name} {v.training.tokens_per_s:,.0f} tokens/s in {v.training.seconds:,.0f} s" for v in results.trained if v.training
         )
-        caption = f"Real tokens, padding not counted: {rates}. One run each, so without intervals."
-        figures.append(_Figure("Training speed", caption, speed_chart(results, _HALF), speed_chart(results, _NARROW)))
-        figures.append(_Figure("Training loss", _loss_words(results), loss_chart(results, _WIDE), loss_chart(results, _NARROW)))
-    return tuple(figures)
+        caption = f"Real tokens, padding not counted: {rates}. One run each."
+        yield _Figure("Training speed", caption, speed_chart(results, _HALF), speed_chart(results, _NARROW), whole=False)
+    yield from _sweep_figures(results, comparison)
+    if results.trained:
+        caption = _loss_words(results)
+        yield _Figure("Training loss", caption, loss_chart(results, _WIDE), loss_chart(results, _NARROW), whole=True)
+
+
+def _sweep_figures(results: Results, comparison: Comparison) -> Iterator[_Figure]:
+    """What many runs show that two do not. Speeds are set side by side only within what the gate lets through: the largest class."""
+    names = max(comparison.gates["speed"].classes, key=len, default=())
+    within = f" Of the {len(names)} runs of group {_letter(comparison, names)}." if len(comparison.groups) > 1 else ""
+    points = [one for one in sweep_charts.points(results) if one.name in names]
+    if panels := sweep_charts.heat_panels(points):
+        best = max(points, key=lambda one: one.rate)
+        caption = f"Real tokens per second; the fastest of each panel is framed. Overall {best.name}: {best.rate:,.0f} tokens/s.{within}"
+        draw = partial(sweep_charts.draw_heat, panels=panels, palette=PAGE)
+        yield _drawn("Speed by mesh and micro-batch", caption, draw, sweep_charts.heat_height(panels), "heat")
+    offers = sweep_charts.offers(results, names)
+    if len(offers) > 2:
+        said = "; ".join(f"{one.name} {one.hours:.3g} h" + (f", {one.usd:.3g} USD" if one.usd is not None else "") for one in
+                         sweep_charts.front(offers)[:5])  # fmt: skip
+        unpriced = (
+            "" if all(one.usd is not None for one in offers) else " There is no price for all of this hardware, so loss stands for it."
+        )
+        solved = " The area of a dot is the share of problems solved." if any(one.score is not None for one in offers) else ""
+        title = "Time, price and quality" if not unpriced else "Time and quality"
+        caption = f"For a million real tokens. On the Pareto front: {said}.{unpriced}{solved}{within}"
+        yield _drawn(title, caption, partial(sweep_charts.draw_offers, found=offers, palette=PAGE), 340, "offers")
+    if lines := sweep_charts.scaling(points):
+        caption = "Best real tokens per second of each number of devices; dashed: in proportion." + within
+        yield _drawn("Speed over devices", caption, partial(sweep_charts.draw_scaling, lines=lines, palette=PAGE), 320, "scaling")
+    if len(systems := sweep_charts.owned(results)) > 1:
+        hours = max(results.hours)
+        caption = "Training and serving together. " + "; ".join(
+            f"{one.name}: {one.usd(hours):,.2f} USD after {hours:g} h" for one in systems
+        )
+        draw = partial(sweep_charts.draw_owned, systems=systems, hours=hours, palette=PAGE)
+        yield _drawn("Total cost over hours of serving", f"{caption}.", draw, 320, "owned")
+
+
+def _drawn(title: str, caption: str, draw: Callable[[Any], None], height: int, name: str) -> _Figure:
+    return _Figure(title, caption, svg(draw, _HALF, height, name), svg(draw, _NARROW, height, name), whole=False)
+
+
+def _letter(comparison: Comparison, names: tuple[str, ...]) -> str:
+    return next((group.letter for group in comparison.groups if set(names) <= set(group.names)), "")
 
 
 def _score_words(results: Results) -> list[str]:
@@ -95,27 +157,38 @@ def _score_words(results: Results) -> list[str]:
 
 
 def _loss_words(results: Results) -> str:
-    finals = ", ".join(f"{v.name} {v.training.final_loss:.4f}" for v in results.trained if v.training is not None)
-    furthest = largest_loss_gap(results.trained)
+    finals = [(v.training.final_loss, v.name) for v in results.trained if v.training is not None]
+    if len(finals) > BARS:
+        low, high = min(finals), max(finals)
+        said = f"from {low[0]:.4f} ({low[1]}) to {high[0]:.4f} ({high[1]})"
+    else:
+        said = ", ".join(f"{name} {loss:.4f}" for loss, name in finals)
+    furthest = largest_loss_gap(results.trained) if len(finals) <= 6 else None
     apart = f" The lower panel is the largest minus the smallest loss of a step, at most {small(furthest[1])}." if furthest else ""
-    return f"Loss by optimizer step in nats per loss token; at the end: {finals}.{apart}"
+    return f"Loss by optimizer step in nats per loss token; at the end: {said}.{apart}"
 
 
-def _record_views(results: Results) -> tuple[_RecordView, ...]:
-    """Return every distinct record once, with the names of the variants that share it."""
-    views = []
-    for scope, about in _RECORDS.items():
+def _record_views(results: Results) -> tuple[tuple[_RecordView, ...], int]:
+    """Return every distinct record once, with whom it belongs to, and how many more there are than fit."""
+    views: list[_RecordView] = []
+    left = 0
+    for scope in SCOPES:
         owners: dict[str, list[str]] = {}
-        texts: dict[str, str] = {}
+        values: dict[str, Mapping[str, Any]] = {}
         for variant in results.variants:
             value: Mapping[str, Any] | None = getattr(variant.record, scope)
             fingerprint = variant.record.fingerprint(scope)
-            if not value or fingerprint is None:
-                continue
-            owners.setdefault(fingerprint, []).append(variant.name)
-            texts[fingerprint] = _record_text(value)
-        views += [_RecordView(scope, about, ", ".join(names), key, texts[key]) for key, names in owners.items()]
-    return tuple(views)
+            if value and fingerprint is not None:
+                owners.setdefault(fingerprint, []).append(variant.name)
+                values.setdefault(fingerprint, value)
+        shown = list(owners)[:_MOST_RECORDS]
+        left += len(owners) - len(shown)
+        views += [_RecordView(scope, _RECORDS[scope], _names(owners[key]), key, _record_text(values[key])) for key in shown]
+    return tuple(views), left
+
+
+def _names(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 4 else f"{len(names)} runs"
 
 
 def _record_text(value: Mapping[str, Any]) -> str:

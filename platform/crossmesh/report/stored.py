@@ -1,53 +1,182 @@
-"""Training runs as MLflow keeps them, turned back into variants of a report. Reads records and metrics; judges nothing."""
+"""Runs as MLflow keeps them, turned back into variants of a report. Reads records, metrics and results; judges nothing.
+
+Which evaluation and which benchmark belong to which training is `lineage`'s.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from statistics import mean
+from typing import Any
 
 from crossmesh.errors import InputError
-from crossmesh.report.variants import RunRecord, TrainingSummary, Variant
-from crossmesh.track.tracker import TAG_KIND, TrackedRun, Tracker
+from crossmesh.evaluate.results import RESULT, EvalResult
+from crossmesh.files import canonical_json, digest_text
+from crossmesh.report.labels import labels
+from crossmesh.report.lineage import link
+from crossmesh.report.measures import PLANNED_MEMORY, PLANNED_SPEED
+from crossmesh.report.prices import rent
+from crossmesh.report.selection import BENCHMARK, EVALUATE, TRAIN, kind_of
+from crossmesh.report.variants import Rent, RunRecord, ServingCell, TrainingSummary, Variant, answers_of, scores_of
+from crossmesh.track.tracker import TAG_SCIENCE, TAG_SYSTEM, TrackedRun, Tracker
 
-_SHORT_ID = 8
 _TOTALS = ("train/final_loss", "train/tokens_per_s_steady", "train/seconds", "train/tokens", "train/loss_tokens")
+_POWER = re.compile(r"^system/(?:.+/)?gpu_\d+_power_usage_watts$")
+_CANDIDATES = 1_000
+"""Newest evaluations, and benchmarks, among which those of the trainings are looked for."""
+_GIB = 1 << 30
 
 
-def stored_variant(tracker: Tracker, prefix: str) -> Variant:
-    """Return the finished training run whose MLflow id begins with `prefix`; named after its backend and the id's first letters.
+def stored_variants(tracker: Tracker, runs: Sequence[TrackedRun], catalogue: str = "") -> tuple[Variant, ...]:
+    """Return the variants of finished runs, in their order, with what was measured of their adapters; first their base, if it was examined.
 
-    Raises `InputError` when none or several do, or when the run is no finished training.
+    Args:
+        tracker: where the runs are.
+        runs: trainings, evaluations and benchmarks.
+        catalogue: a file with own prices; empty: the one that each run had.
+
+    Raises `InputError` for a run that lacks what a finished training has.
     """
-    run = _only(tracker, prefix)
-    missing = [name for name in _TOTALS if name not in run.metrics]
-    if run.tags.get(TAG_KIND) != "train" or missing:
-        raise InputError(
-            f"runs={prefix!r} is the MLflow run {run.run_id} ({run.name}, {run.status}), no finished training. "
-            "Allowed: runs of jobs/finetune.py that ended well; their `run_id` is in the job's result."
-        )
-    name = f"{run.name} {run.run_id[:_SHORT_ID]}"
-    record = RunRecord(
-        name,
-        science=tracker.read_json(run.run_id, "records/science.json"),
-        system=tracker.read_json(run.run_id, "records/system.json"),
-        provenance=tracker.read_json(run.run_id, "records/provenance.json"),
-    )
-    totals = {name.removeprefix("train/"): run.metrics[name] for name in _TOTALS}
-    training = TrainingSummary(
-        losses=tracker.history(run.run_id, "train/loss"),
-        final_loss=totals["final_loss"],
-        tokens_per_s=totals["tokens_per_s_steady"],
-        seconds=totals["seconds"],
-        tokens=int(totals["tokens"]),
-        loss_tokens=int(totals["loss_tokens"]),
-    )
-    return Variant(name, run.name, record, training=training, run_id=run.run_id)
+    reader = _Reader(tracker, catalogue)
+    trainings = [run for run in runs if kind_of(run) == TRAIN]
+    given = [run for run in runs if kind_of(run) != TRAIN]
+    found = link(trainings, given, [run for kind in (EVALUATE, BENCHMARK) for run in tracker.recent(kind, _CANDIDATES)], reader.examined)
+    trained = [reader.with_measured(reader.trained(run), found.of(run)) for run in trainings]
+    named = [_renamed(one, name) for one, name in zip(trained, labels(trained), strict=True)]
+    bases = [reader.with_measured(_untrained("base", found.base), [found.base])] if found.base else []
+    own = [reader.with_measured(_untrained(_own_name(run), run), [run]) for run in found.alone]
+    return (*bases, *named, *own)
 
 
-def _only(tracker: Tracker, prefix: str) -> TrackedRun:
-    found = tracker.matching(prefix)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise InputError(
-            f"runs={prefix!r} begins the ids of {len(found)} runs: {', '.join(run.run_id for run in found)}. Give more letters."
+def _untrained(name: str, run: TrackedRun) -> Variant:
+    return Variant(name, None, RunRecord(name), run_id=run.run_id)
+
+
+def _own_name(run: TrackedRun) -> str:
+    """What a variant is called that was measured and not trained here."""
+    return f"{run.name.removeprefix(f'{EVALUATE} ')} {run.run_id[:8]}"
+
+
+def _renamed(variant: Variant, name: str) -> Variant:
+    return replace(variant, name=name, record=replace(variant.record, name=name))
+
+
+class _Reader:
+    """Reads runs of one store; records that many runs share are read once."""
+
+    def __init__(self, tracker: Tracker, catalogue: str) -> None:
+        self._tracker = tracker
+        self._catalogue = catalogue
+        self._records: dict[tuple[str, str], Any] = {}
+
+    def trained(self, run: TrackedRun) -> Variant:
+        """A variant of a training run."""
+        missing = [name for name in _TOTALS if name not in run.metrics]
+        if missing:
+            raise InputError(f"The MLflow run {run.run_id} ({run.name}) has no metric {missing[0]}: it is no finished training of ours.")
+        record = RunRecord(
+            run.run_id,
+            science=self._shared(run, TAG_SCIENCE, "records/science.json"),
+            system=self._shared(run, TAG_SYSTEM, "records/system.json"),
+            provenance=self._tracker.read_json(run.run_id, "records/provenance.json"),
         )
-    raise InputError(
-        f"runs={prefix!r}: no run of {tracker.uri} begins so. Look for it with: {tracker.ui_command} "
-        "(A beginning such as 12e4 is read as a number: give the whole id.)"
-    )
+        return Variant(
+            name=run.run_id,
+            backend=run.name,
+            record=record,
+            training=self._training(run),
+            run_id=run.run_id,
+            rent=self._rent(run),
+            modelled=_modelled(run.metrics),
+        )
+
+    def with_measured(self, variant: Variant, runs: Sequence[TrackedRun]) -> Variant:
+        """`variant` with what an evaluation and a benchmark found."""
+        for run in runs:
+            variant = self._evaluated(run, variant) if kind_of(run) == EVALUATE else self._benchmarked(run, variant)
+        return variant
+
+    def examined(self, run: TrackedRun) -> str:
+        """The fingerprint of how an evaluation examined."""
+        return digest_text(canonical_json(self._record(run, "records/evaluation.json")))
+
+    def _record(self, run: TrackedRun, path: str) -> Any:
+        key = (path, run.run_id)
+        if key not in self._records:
+            self._records[key] = self._tracker.read_json(run.run_id, path)
+        return self._records[key]
+
+    def _shared(self, run: TrackedRun, tag: str, path: str) -> Any:
+        """A record that all runs with the same fingerprint have."""
+        key = (tag, run.tags.get(tag, run.run_id))
+        if key not in self._records:
+            self._records[key] = self._tracker.read_json(run.run_id, path)
+        return self._records[key]
+
+    def _training(self, run: TrackedRun) -> TrainingSummary:
+        totals = {name.removeprefix("train/"): run.metrics[name] for name in _TOTALS}
+        rates = self._tracker.history(run.run_id, "train/tokens_per_s")[1:]  # The first step compiles.
+        padded = [value for _, value in self._tracker.history(run.run_id, "train/padded_tokens_per_s")[1:]]
+        rate = totals["tokens_per_s_steady"]
+        planned, planned_mfu = run.metrics.get("plan/tokens_per_s"), run.metrics.get("plan/mfu")
+        return TrainingSummary(
+            losses=self._tracker.history(run.run_id, "train/loss"),
+            final_loss=totals["final_loss"],
+            tokens_per_s=rate,
+            seconds=totals["seconds"],
+            tokens=int(totals["tokens"]),
+            loss_tokens=int(totals["loss_tokens"]),
+            padded_tokens_per_s=sorted(padded)[len(padded) // 2] if padded else None,
+            rates=tuple(value for _, value in rates if math.isfinite(value) and value > 0),
+            mfu=planned_mfu * rate / planned if planned and planned_mfu else None,
+            energy_wh=self._energy(run, totals["seconds"]),
+        )
+
+    def _energy(self, run: TrackedRun, seconds: float) -> float | None:
+        """Mean power of each GPU, summed, over the time of all steps."""
+        powers = [self._tracker.history(run.run_id, key) for key in run.metrics if _POWER.match(key)]
+        return sum(mean(watts for _, watts in power) for power in powers if power) * seconds / 3600 if powers else None
+
+    def _rent(self, run: TrackedRun) -> Rent:
+        """What the slice that `run` names costs, as its own plan or `catalogue` has it."""
+        params = run.params
+        slices = int(params.get("mesh.dcn", "1")) if kind_of(run) == TRAIN else 1
+        catalogue = self._catalogue or params.get("hardware.catalogue", "")
+        return rent(
+            params.get("hardware.name", "cpu"), params.get("plan.price", "on_demand"), params.get("plan.region", ""), catalogue, slices
+        )
+
+    def _evaluated(self, run: TrackedRun, variant: Variant) -> Variant:
+        result = EvalResult.from_json(self._tracker.read_json(run.run_id, RESULT))
+        record = replace(variant.record, evaluation=self._record(run, "records/evaluation.json"))
+        return replace(variant, record=record, scores=scores_of(result), answers=answers_of(result), metrics=result.metrics)
+
+    def _benchmarked(self, run: TrackedRun, variant: Variant) -> Variant:
+        values = self._tracker.read_json(run.run_id, "benchmark/benchmark.json")
+        server = {**values["server"], "hardware_slice": values.get("hardware", "")}
+        record = replace(variant.record, workload=_workload(run), server=server)
+        return replace(variant, record=record, serving=tuple(_cell(one) for one in values["cells"]), serving_rent=self._rent(run))
+
+
+def _modelled(metrics: Mapping[str, float]) -> dict[str, float]:
+    found = {}
+    with suppress(KeyError):
+        found[PLANNED_SPEED] = metrics["plan/tokens_per_s"]
+    with suppress(KeyError):
+        found[PLANNED_MEMORY] = metrics["plan/hbm_bytes_per_chip"] / _GIB
+    return found
+
+
+def _workload(run: TrackedRun) -> dict[str, str]:
+    """How the server was asked; which loads are set side by side is told apart by the cells themselves."""
+    names = ("cache", "seed", "warmup", "burstiness", "requests", "slo_ttft_ms", "slo_tpot_ms", "slo_e2e_ms", "slo_share", "trace")
+    return {name: run.params[f"bench.{name}"] for name in names if f"bench.{name}" in run.params}
+
+
+def _cell(values: Mapping[str, Any]) -> ServingCell:
+    load = {"rate": f"QPS {values['value']:g}", "concurrency": f"concurrency {values['value']:g}"}.get(values["load"], values["load"])
+    figures = {name: (one["mean"], one["low"], one["high"]) for name, one in values["figures"].items()}
+    flags = tuple(f"{one['kind'].replace('_', ' ')}: {one['text']}" for one in values["flags"])
+    return ServingCell(values["prompt"], values["output"], load, figures, flags)

@@ -1,56 +1,61 @@
-"""The report in a terminal: verdict, differing keys and the result table, with rich. Shows; computes nothing."""
+"""The report in a terminal: verdict, answers, differing keys and the tables, with rich. Shows; computes nothing."""
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
+from crossmesh.report.cells import BEST, FLAGGED, MISSING, Cell, Table
 from crossmesh.report.comparable import Comparison
-from crossmesh.report.findings import BAD, GOOD, findings, headline
-from crossmesh.report.rows import table_rows
-from crossmesh.report.variants import Results
+from crossmesh.report.findings import BAD, GOOD, findings, headline, lead
+from crossmesh.report.sheets import difference_rows, empty_sections, tables
+from crossmesh.report.write import Report
 
 _STYLES = {GOOD: "bold green", BAD: "bold red"}
+_CELL_STYLES = {BEST: "bold green", FLAGGED: "red", MISSING: "dim"}
+_ROWS = 20
+"""Most rows of a table that a terminal shows; the files have all."""
 
 
-def print_report(results: Results, comparison: Comparison, console: Console) -> None:
-    """Print the verdict, the answers, the differing keys and the table."""
-    console.print(render(results, comparison))
-
-
-def render(results: Results, comparison: Comparison) -> RenderableType:
-    """Return the whole as something rich can print; all text from outside is literal, never markup."""
-    parts: list[RenderableType] = [Text(headline(comparison), style=_STYLES[GOOD if comparison.comparable else BAD])]
-    for finding in findings(results, comparison):
+def print_report(report: Report, console: Console) -> None:
+    """Print the verdict, the answers, the differing keys and the tables; all text from outside is literal, never markup."""
+    results, comparison, found = report.results, report.comparison, report.found
+    parts: list[RenderableType] = [Text(headline(comparison), style=_STYLES[BAD if comparison.blocking else GOOD])]
+    parts += [Text(line) for line in lead(results, comparison)]
+    for finding in findings(results, comparison, found):
         line = Text(f"{finding.question} ")
         line.append(finding.answer, style=_STYLES.get(finding.tone, "bold"))
         parts.append(line)
-    parts.append(_result_table(results))
+    for group in comparison.groups if len(comparison.groups) > 1 else ():
+        parts.append(Text(f"group {group.letter}: {len(group.names)} runs, {group.words}"))
+    parts += [_table(table, results.experiment) for table in tables(results, comparison, found)]
     if comparison.differences:
-        parts.append(_difference_table(comparison, [variant.name for variant in results.variants]))
-    return Group(*parts)
+        parts.append(_difference_table(comparison, len(results.variants)))
+    parts += [Text(line, style="yellow") for line in (*found.break_evens, *empty_sections(found), *results.notes)]
+    console.print(Group(*parts))
 
 
-def _result_table(results: Results) -> Table:
-    table = Table(title=Text(f"{results.experiment}: results"), title_justify="left", caption_justify="left")
-    table.add_column("")
-    for variant in results.variants:
-        table.add_column(Text(variant.name), justify="right")
-    table.add_column("unit")
-    table.add_column("source")
-    for row in table_rows(results):
-        cells = [Text(f"{cell.text}\n{cell.note}".strip(), style="dim" if cell.missing else "") for cell in row.cells]
-        table.add_row(Text(row.label), *cells, Text(row.unit), Text(row.source))
-    return table
+def _table(table: Table, experiment: str) -> RichTable:
+    made = RichTable(title=Text(f"{experiment}: {table.title.lower()}"), title_justify="left")
+    for column in table.columns:
+        heading = f"{column.label}\n{column.unit}" if column.unit else column.label
+        made.add_column(Text(heading), justify="right" if column.number else "left", overflow="fold")
+    for row in table.rows[:_ROWS]:
+        made.add_row(*(_cell(cell) for cell in row))
+    if len(table.rows) > _ROWS:
+        made.caption = f"{len(table.rows) - _ROWS} more rows are in the report's files"
+    return made
 
 
-def _difference_table(comparison: Comparison, order: list[str]) -> Table:
-    table = Table(title="differing keys", title_justify="left")
-    table.add_column("key", overflow="fold")
-    names = [name for name in order if any(name in difference.values for difference in comparison.differences)]
-    for name in names:
-        table.add_column(Text(name), overflow="fold")
-    table.add_column("what it means")
-    for difference in comparison.differences:
-        values = [Text(difference.values.get(name, "")) for name in names]
-        table.add_row(Text(f"{difference.scope}.{difference.key}"), *values, Text(difference.effect))
+def _cell(cell: Cell) -> Text:
+    lines = (line for line in (cell.text, cell.note, cell.source) if line)
+    return Text("\n".join(lines), style=_CELL_STYLES.get(cell.state, ""))
+
+
+def _difference_table(comparison: Comparison, names: int) -> RichTable:
+    table = RichTable(title="differing keys", title_justify="left")
+    for heading in ("key", "values, and who has them", "what it means"):
+        table.add_column(heading, overflow="fold")
+    for scope, key, values, effect in difference_rows(comparison, names):
+        said = "\n".join(f"{value} ({who})" for value, who in values[:_ROWS])
+        table.add_row(Text(f"{scope}.{key}"), Text(said), Text(effect))
     return table

@@ -3,17 +3,20 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text
 
 if TYPE_CHECKING:
-    from crossmesh.evaluate.harness import EvalResult
+    from crossmesh.evaluate.results import EvalResult
 
 PRIMARY_SPLIT = "heldout"
 SPLIT_NAMES = {"heldout": "held-out", "hard": "unseen kinds"}
 """How a split is called where people read it; others keep their own name."""
+SCOPES = ("science", "evaluation", "workload", "system", "server", "provenance")
+"""The records of a run, what decides most first."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +32,20 @@ class RunRecord:
     """Library versions, container, git state, host."""
     evaluation: Mapping[str, Any] | None = None
     """Task digest, sampling, engine version and flags, dtype; None when not evaluated."""
+    workload: Mapping[str, Any] | None = None
+    """What a benchmarked server was asked: prompts, lengths, sampling, state of its cache; None without a benchmark."""
+    server: Mapping[str, Any] | None = None
+    """What was benchmarked: model, dtype, KV dtype, engine version and flags."""
 
     def fingerprint(self, scope: str) -> str | None:
-        """Return the SHA-256 of one record (`science`, `system`, `provenance`, `evaluation`), or None where there is none."""
-        value = getattr(self, scope)
-        return None if value is None else digest_text(canonical_json(value))
+        """Return the SHA-256 of one record (a name of `SCOPES`), or None where there is none."""
+        return self._fingerprints.get(scope)
+
+    @cached_property
+    def _fingerprints(self) -> dict[str, str]:
+        """By scope; a record of a thousand steps is digested once."""
+        found = {scope: getattr(self, scope) for scope in SCOPES}
+        return {scope: digest_text(canonical_json(value)) for scope, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -72,6 +84,44 @@ class TrainingSummary:
     """Real tokens trained on."""
     loss_tokens: int
     """Of them, tokens that count in the loss."""
+    padded_tokens_per_s: float | None = None
+    """Computed tokens, padding included."""
+    rates: tuple[float, ...] = ()
+    """Real tokens per second of each step that `tokens_per_s` is the median of."""
+    mfu: float | None = None
+    """Measured time against FLOP as the plan models them; None without a plan."""
+    energy_wh: float | None = None
+    """Of the accelerators, where their power was read."""
+
+
+@dataclass(frozen=True)
+class ServingCell:
+    """One load that a server was put under, and how it fared; None is what was not measured."""
+
+    input_tokens: int
+    """0: as a trace says."""
+    output_tokens: int
+    load: str
+    """`QPS 4`, `concurrency 16`, `burst`, `trace`."""
+    figures: Mapping[str, tuple[float, float | None, float | None]]
+    """(value, low, high) by name: a key of `quantities.SERVING`."""
+    flags: tuple[str, ...] = ()
+    """Why the cell is not plausible; a flagged cell enters no comparison."""
+
+    @property
+    def name(self) -> str:
+        """What is told apart from other loads."""
+        return f"{self.input_tokens}/{self.output_tokens} {self.load}" if self.input_tokens else self.load
+
+
+@dataclass(frozen=True)
+class Rent:
+    """What the hardware of a run costs an hour, as published; `usd_per_hour` is None where `why` says why."""
+
+    usd_per_hour: float | None
+    basis: str = ""
+    """Kind, source and date of the price, in words."""
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -86,6 +136,31 @@ class Variant:
     adapter_bytes: int | None = None
     run_id: str | None = None
     """MLflow run."""
+    rent: Rent = Rent(None, why="not trained")
+    """Of what trained it."""
+    serving: tuple[ServingCell, ...] = ()
+    serving_rent: Rent = Rent(None, why="no benchmark of a server with it")
+    """Of what served it."""
+    modelled: Mapping[str, float] = field(default_factory=dict)
+    """What the plan said before the run, by name of a quantity."""
+    answers: Mapping[str, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
+    """(samples, passed) by problem by split: what two models are compared on problem by problem."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """What lm-evaluation-harness says, by `task/metric,filter`."""
+
+    @property
+    def rows(self) -> int | None:
+        """Rows trained on, each as often as it was; None where the record does not say."""
+        steps = (self.record.science or {}).get("steps")
+        return sum(len(rows) for rows in steps) if isinstance(steps, list) and all(isinstance(one, list) for one in steps) else None
+
+    @property
+    def usd(self) -> float | None:
+        """Price of the time of all steps; None without one."""
+        if self.training is None or self.rent.usd_per_hour is None:
+            return None
+        return self.training.seconds / 3600 * self.rent.usd_per_hour
 
     def score(self, split: str, k: int = 1) -> Score | None:
         """Return pass@k on a split, or None when it was not measured."""
@@ -103,6 +178,12 @@ class Results:
     """What to type to get these results again."""
     ui_command: str = ""
     """What to type to look at the runs in MLflow."""
+    notes: tuple[str, ...] = ()
+    """What was left out, and why."""
+    hours: tuple[float, ...] = (1.0, 8.0, 24.0)
+    """Hours of serving that total costs are given for."""
+    qps: float = 0.0
+    """Requests a second that a system must answer within the SLO in total costs; 0: one engine, whatever it sustains."""
 
     def __post_init__(self) -> None:
         """Check that names are distinct and there is something to show."""
@@ -129,6 +210,11 @@ def scores_of(result: "EvalResult") -> tuple[Score, ...]:
         for split in result.splits
         for one in split.pass_at_k
     )
+
+
+def answers_of(result: "EvalResult") -> dict[str, Mapping[str, tuple[int, int]]]:
+    """Return (answers, right answers) by problem by split."""
+    return {one.split: one.counts for one in result.splits}
 
 
 def split_name(split: str) -> str:

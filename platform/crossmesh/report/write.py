@@ -1,17 +1,20 @@
-"""Writes a report into a folder: `report.html` for people, `report.json` for scripts. Both hold the same results."""
+"""Writes a report into a folder: `report.html` for people, `report.md` for a pull request, `report.json` for scripts. All hold the same."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from crossmesh.files import write_json, write_text
+from crossmesh.report.cells import MEASURED, MISSING
 from crossmesh.report.comparable import Comparison, compare
 from crossmesh.report.findings import findings, headline
 from crossmesh.report.html import render_html
-from crossmesh.report.rows import MEASURED
-from crossmesh.report.variants import PRIMARY_SPLIT, Results, Score, Variant, finite
+from crossmesh.report.markdown import render_markdown
+from crossmesh.report.quantity import Quantity
+from crossmesh.report.sheets import Findings, computed
+from crossmesh.report.variants import PRIMARY_SPLIT, SCOPES, Results, Score, Variant, finite
 
-HTML_NAME = "report.html"
-JSON_NAME = "report.json"
+HTML_NAME, MARKDOWN_NAME, JSON_NAME = "report.html", "report.md", "report.json"
 UNITS = {
     "pass_at_1": "share of problems, 0 to 1",
     "n": "problems",
@@ -24,42 +27,85 @@ UNITS = {
 }
 
 
-def compare_results(results: Results) -> Comparison:
-    """Return the verdict on all variants of `results`."""
-    return compare([variant.record for variant in results.variants])
+@dataclass(frozen=True)
+class Report:
+    """Results with all that was made of them."""
+
+    results: Results
+    comparison: Comparison
+    found: Findings
+
+    def write(self, folder: Path) -> Path:
+        """Write all files into `folder`, made if need be, and return the path of the HTML. The same results give the same bytes."""
+        write_json(folder / JSON_NAME, self.json())
+        write_text(folder / MARKDOWN_NAME, render_markdown(self.results, self.comparison, self.found))
+        write_text(folder / HTML_NAME, render_html(self.results, self.comparison, self.found))
+        return folder / HTML_NAME
+
+    def json(self) -> dict[str, Any]:
+        """The report as JSON values; what a variant does not have is null, and so is the fingerprint when sciences differ."""
+        results, comparison = self.results, self.comparison
+        sciences = {variant.record.fingerprint("science") for variant in results.variants if variant.record.science is not None}
+        return {
+            "experiment": results.experiment,
+            "comparable": comparison.comparable,
+            "comparable_quality": comparison.quality,
+            "comparable_speed": comparison.speed,
+            "gates": {
+                gate.aspect: {"state": gate.state, "classes": [list(one) for one in gate.classes]} for gate in comparison.gates.values()
+            },
+            "groups": [{"group": one.letter, "runs": list(one.names), "words": one.words} for one in comparison.groups],
+            "headline": headline(comparison),
+            "science_fingerprint": sciences.pop() if len(sciences) == 1 else None,
+            "differences": [
+                {"scope": one.scope, "key": one.key, "effect": one.effect, "values": dict(one.values)} for one in comparison.differences
+            ],
+            "findings": [
+                {"question": one.question, "aspect": one.aspect, "verdict": one.verdict, "answer": one.answer, "reasons": list(one.reasons)}
+                for one in findings(results, comparison, self.found)
+            ],
+            "winners": [
+                {
+                    "quantity": one.quantity.key,
+                    "runs": len(one.names),
+                    "best": one.best,
+                    "second": one.second,
+                    "margin": finite(one.margin.value),
+                    "interval": None if one.margin.low is None else [one.margin.low, one.margin.high],
+                    "relative": one.margin.relative,
+                    "p_value": one.margin.p_value,
+                    "method": one.margin.method,
+                    "verdict": one.verdict,
+                }
+                for one in self.found.winners
+            ],
+            "break_even": list(self.found.break_evens),
+            "quantities": [_quantity_json(one) for one in self.found.quantities],
+            "variants": {variant.name: _variant_json(variant) for variant in results.variants},
+            "notes": list(results.notes),
+            "units": dict(UNITS),
+            "source": MEASURED,
+            "command": results.command,
+        }
 
 
-def write_report(results: Results, folder: Path) -> Path:
-    """Write both files into `folder`, made if need be, and return the path of the HTML. The same results give the same bytes."""
-    comparison = compare_results(results)
-    page = render_html(results, comparison)
-    write_json(folder / JSON_NAME, report_json(results, comparison))
-    write_text(folder / HTML_NAME, page)
-    return folder / HTML_NAME
+def make_report(results: Results) -> Report:
+    """Compare all variants of `results` and compute what there is to say."""
+    comparison = compare(results.variants)
+    return Report(results, comparison, computed(results, comparison))
 
 
-def report_json(results: Results, comparison: Comparison) -> dict[str, Any]:
-    """Return the report as JSON values; what a variant does not have is null, and so is the fingerprint when sciences differ."""
-    sciences = {variant.record.fingerprint("science") for variant in results.variants if variant.record.science is not None}
-    return {
-        "experiment": results.experiment,
-        "comparable": comparison.comparable,
-        "comparable_quality": comparison.quality,
-        "comparable_speed": comparison.speed,
-        "headline": headline(comparison),
-        "science_fingerprint": sciences.pop() if len(sciences) == 1 else None,
-        "differences": [
-            {"scope": one.scope, "key": one.key, "effect": one.effect, "values": dict(one.values)} for one in comparison.differences
-        ],
-        "findings": [
-            {"question": finding.question, "answer": finding.answer, "reasons": list(finding.reasons)}
-            for finding in findings(results, comparison)
-        ],
-        "variants": {variant.name: _variant_json(variant) for variant in results.variants},
-        "units": dict(UNITS),
-        "source": MEASURED,
-        "command": results.command,
-    }
+def _quantity_json(one: Quantity) -> dict[str, Any]:
+    cells: dict[str, dict[str, Any]] = {}
+    for name, cell in one.cells.items():
+        if cell.state == MISSING:
+            cells[name] = {"value": None, "why": cell.text}
+        else:
+            estimate = one.estimates.get(name)
+            interval = list(estimate.interval) if estimate and estimate.interval else None
+            flags = cell.note if cell.state else ""
+            cells[name] = {"value": finite(cell.value), "interval": interval, "source": cell.source, "flags": flags}
+    return {"key": one.key, "section": one.section, "label": one.label, "unit": one.unit, "better": one.better, "cells": cells}
 
 
 def _variant_json(variant: Variant) -> dict[str, Any]:
@@ -77,7 +123,7 @@ def _variant_json(variant: Variant) -> dict[str, Any]:
         "tokens": training.tokens if training else None,
         "loss_tokens": training.loss_tokens if training else None,
         "adapter_bytes": variant.adapter_bytes,
-        "fingerprints": {scope: variant.record.fingerprint(scope) for scope in ("science", "system", "evaluation", "provenance")},
+        "fingerprints": {scope: variant.record.fingerprint(scope) for scope in SCOPES},
         "run_id": variant.run_id,
         "source": MEASURED,
     }

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from crossmesh.report.variants import Results, RunRecord, Score, TrainingSummary, Variant
+from crossmesh.report.variants import Rent, Results, RunRecord, Score, ServingCell, TrainingSummary, Variant
 
 SCIENCE = {
     "base": {"weights": "a" * 64, "tokenizer": "b" * 64, "chat_template": "c" * 64},
@@ -83,3 +83,54 @@ def changed(results):
         return replace(results, variants=variants)
 
     return change
+
+
+@pytest.fixture(scope="session")
+def priced(results):
+    """Return a function that gives `results` with 10 USD/h for torch and 20 for jax, one of them at a spot price where asked for."""
+
+    def price(spot=""):
+        rents = {"torch": 10.0, "jax": 20.0}
+        basis = {name: "spot: list, read 2026-05-01" if name == spot else "on_demand: list, read 2026-05-01" for name in rents}
+        variants = tuple(replace(v, rent=Rent(rents[v.name], basis[v.name])) if v.name in rents else v for v in results.variants)
+        return replace(results, variants=variants)
+
+    return price
+
+
+@pytest.fixture(scope="session")
+def served(priced):
+    """Return a function that gives priced results with two loads on each server; jax's flagged, or of another kind, where asked for."""
+
+    def serve(cache="cold", kv_dtype="bfloat16", flags=()):
+        rates = {"torch": (800.0, 400.0), "jax": (600.0, 500.0)}
+        variants = []
+        for v in priced().variants:
+            if v.name in rates:
+                jax = v.name == "jax"
+                cells = tuple(
+                    ServingCell(
+                        length,
+                        256,
+                        "QPS 4",
+                        {
+                            "output_tokens_per_s": (rate, 0.99 * rate, 1.01 * rate),
+                            "ttft_p50_s": (0.05, 0.049, 0.052),
+                            "goodput_requests_per_s": (rate / 256, None, None),
+                        },
+                        flags if jax else (),
+                    )
+                    for length, rate in zip((512, 4096), rates[v.name], strict=True)
+                )
+                record = replace(
+                    v.record,
+                    workload={"cache": cache if jax else "cold"},
+                    server={"kv_dtype": kv_dtype if jax else "bfloat16", "tp": 2 if jax else 1},
+                )
+                rent = Rent(12.0 if jax else 30.0, "on_demand: list")
+                variants.append(replace(v, record=record, serving=cells, serving_rent=rent))
+            else:
+                variants.append(v)
+        return replace(priced(), variants=tuple(variants))
+
+    return serve

@@ -1,98 +1,81 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from crossmesh.report.findings import Gap, better, faster, findings, gap, headline, loss_gaps, small
+from crossmesh.report.findings import headline, lead, loss_gaps, small
 from crossmesh.report.variants import Score
-from crossmesh.report.write import compare_results
-
-
-def score(value, low, high):
-    return Score("heldout", 1, value, low, high, 0.95, "wilson", 100)
+from crossmesh.report.write import make_report
 
 
 def with_score(results, name, value, low, high):
-    variants = tuple(replace(v, scores=(score(value, low, high),)) if v.name == name else v for v in results.variants)
-    return replace(results, variants=variants)
+    scores = (Score("heldout", 1, value, low, high, 0.95, "wilson", 48),)
+    return replace(results, variants=tuple(replace(v, scores=scores) if v.name == name else v for v in results.variants))
 
 
-def test_gap_is_newcombes_interval():
-    """Worked example of Newcombe 1998 (table II, case a): 56/70 against 48/80, method 10: 0.0524 to 0.3339."""
-    first, second = score(56 / 70, 0.6917, 0.8769), score(48 / 80, 0.4903, 0.7004)
-    found = gap(first, second)
-    assert found.value == pytest.approx(0.2)
-    assert (found.low, found.high) == (pytest.approx(0.0524, abs=1e-3), pytest.approx(0.3339, abs=1e-3))
-
-
-@given(st.tuples(*[st.floats(0, 1)] * 6))
-def test_swapping_the_two_mirrors_the_gap(numbers):
-    a, b = sorted(numbers[:3]), sorted(numbers[3:])
-    one, other = score(a[1], a[0], a[2]), score(b[1], b[0], b[2])
-    there, back = gap(one, other), gap(other, one)
-    assert (there.value, there.low, there.high) == pytest.approx((-back.value, -back.high, -back.low))
-    assert there.low <= there.value + 1e-12
-    assert there.value <= there.high + 1e-12
-
-
-def test_a_gap_counts_only_when_its_interval_leaves_zero_out():
-    assert not Gap(0.1, -0.01, 0.2).shown
-    assert Gap(0.1, 0.01, 0.2).shown
-    assert Gap(-0.1, -0.2, -0.01).shown
+def found(results):
+    return {one["aspect"]: one for one in make_report(results).json()["findings"]}
 
 
 def test_like_backends_are_not_ranked_and_beat_the_base(results):
-    found = better(results, compare_results(results))
-    assert found.answer == "No difference shown; both beat base"
-    assert found.tone == "good"
-    assert "jax against torch: +2.1 points (-17.0 to +21.0)." in found.reasons
+    quality = found(results)["quality"]
+    assert quality["answer"] == "No difference shown; both beat base"
+    assert "jax against torch: +2.1 points (-17.0 to +21.0)." in quality["reasons"]
+
+
+def test_the_same_problems_are_compared_one_by_one(results):
+    """Of 40 problems jax solves 8 that torch does not and torch 1 that jax does not: exact McNemar p = 2 x (1 + 9) / 2^9."""
+    solved = {"torch": set(range(11)), "jax": set(range(1, 19))}
+    variants = tuple(
+        replace(v, answers={"heldout": {str(n): (1, int(n in solved[v.name])) for n in range(40)}}) if v.name in solved else v
+        for v in with_score(with_score(results, "torch", 11 / 40, 0.16, 0.43), "jax", 18 / 40, 0.31, 0.6).variants
+    )
+    quality = found(replace(results, variants=variants))["quality"]
+    assert quality["answer"] == "jax, by 17.5 points"
+    assert any("p = 0.039 (exact McNemar)" in reason for reason in quality["reasons"])
 
 
 def test_a_clear_winner_is_named_with_its_margin(results):
-    apart = with_score(results, "jax", 0.9, 0.83, 0.95)
-    assert better(apart, compare_results(apart)).answer == "jax, by 31.7 points"
-
-
-def test_not_beating_the_base_is_bad_news(results):
-    weak = with_score(results, "torch", 0.06, 0.02, 0.15)
-    found = better(weak, compare_results(weak))
-    assert found.tone == "bad"
-    assert found.answer == "jax, by 54.4 points"
+    assert found(with_score(results, "jax", 0.9, 0.83, 0.95))["quality"]["answer"] == "jax, by 31.7 points"
 
 
 def test_nothing_is_ranked_across_other_science(changed, results):
-    mixed = changed("jax", science={**results.variants[1].record.science, "packing": "yes"})
-    comparison = compare_results(mixed)
-    answers = [finding.answer for finding in findings(mixed, comparison)]
-    assert answers == ["No, not comparable", "Not compared", "Not compared"]
-    assert headline(comparison) == "Not comparable, neither in quality nor in speed: 1 key differs."
+    report = make_report(changed("jax", science={**results.variants[1].record.science, "packing": "yes"}))
+    answers = {one["aspect"]: one["answer"] for one in report.json()["findings"]}
+    assert (answers["quality"], answers["speed"]) == ("Not compared", "Not compared")
+    assert headline(report.comparison) == "Not comparable in quality or speed: 1 key differs."
+    assert {one.best for one in report.found.winners} == {"torch", "jax"}  # Each against the base alone.
+    assert {one.quantity.section for one in report.found.winners} == {"evaluation"}
 
 
 def test_speed_stays_comparable_when_only_the_examination_differs(changed, results):
-    mixed = changed("jax", evaluation={**results.variants[1].record.evaluation, "dtype": "bfloat16"})
-    comparison = compare_results(mixed)
-    answers = [finding.answer for finding in findings(mixed, comparison)]
-    assert answers == ["In speed only", "Not compared", "torch, by 1.74x"]
-    assert headline(comparison) == "Not comparable in quality, only in speed: 1 key differs."
+    report = make_report(changed("jax", evaluation={**results.variants[1].record.evaluation, "dtype": "bfloat16"}))
+    assert report.comparison.gates["speed"].state == "comparable"
+    assert found(report.results)["speed"]["answer"] == "torch, by 73.7%"
 
 
-def test_confounders_stand_beside_a_speed_that_is_claimed(changed):
-    mixed = changed("jax", provenance={"python": "3.12.0"})
-    comparison = compare_results(mixed)
-    assert any("provenance" not in reason and "python" in reason for reason in faster(mixed, comparison).reasons)
-    assert "confounders of speed" in headline(comparison)
-
-
-def test_one_trained_variant_is_compared_with_the_base(results):
-    alone = replace(results, variants=results.variants[:2])
-    found = better(alone, compare_results(alone))
-    assert found.answer == "torch, by 54.2 points"
+def test_confounders_stand_beside_a_speed_that_is_claimed(changed, results):
+    provenance = {**results.variants[1].record.provenance, "python": "3.12.0"}
+    report = make_report(changed("jax", provenance=provenance))
+    assert any("May be due to python as well" in reason for reason in found(report.results)["speed"]["reasons"])
+    assert headline(report.comparison) == "Comparable in quality and speed, with 1 confounder."
 
 
 def test_a_base_alone_is_no_comparison(results):
     alone = replace(results, variants=results.variants[:1])
-    assert [f.answer for f in findings(alone, compare_results(alone))] == ["Yes, comparable", "Not measured", "Not measured"]
+    assert headline(make_report(alone).comparison) == "One run, nothing to compare it with."
+    assert {one["verdict"] for one in found(alone).values()} == {"nothing to compare"}
+
+
+def test_costs_name_the_cheaper_and_say_when_there_is_no_price(results, priced):
+    """torch: 107.2 s at 10 USD/h; jax: 214.9 s at 20: 0.2978 against 1.1939 USD, for 18,240 tokens each."""
+    assert found(priced())["cost"]["answer"] == "torch, by 75.1%"
+    assert found(results)["cost"]["answer"] == "Not known"
+
+
+def test_the_lead_says_what_is_compared(results):
+    said = lead(results, make_report(results).comparison)
+    assert said[0] == "torch and jax have the same science record and were examined the same way."
+    assert said[1] == "Compared: backend (torch or jax)."
 
 
 def test_gaps_cover_common_finite_steps_only(results):

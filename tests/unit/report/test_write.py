@@ -1,3 +1,5 @@
+import base64
+import hashlib
 import io
 import json
 import re
@@ -9,9 +11,10 @@ from rich.console import Console
 
 from crossmesh.errors import InputError
 from crossmesh.report.html import readable_json
+from crossmesh.report.sheets import tables
 from crossmesh.report.tables import print_report
-from crossmesh.report.variants import Results, Score, scores_of
-from crossmesh.report.write import compare_results, report_json, write_report
+from crossmesh.report.variants import Results, RunRecord, Score, scores_of
+from crossmesh.report.write import make_report
 
 VOID = {"meta", "wbr", "br", "link", "img", "use", "path"}
 
@@ -41,7 +44,7 @@ class Outline(HTMLParser):
 @pytest.fixture(scope="module")
 def folder(results, tmp_path_factory):
     folder = tmp_path_factory.mktemp("report") / "made"
-    assert write_report(results, folder) == folder / "report.html"
+    assert make_report(results).write(folder) == folder / "report.html"
     return folder
 
 
@@ -66,36 +69,43 @@ def test_json_has_the_promised_keys(results, folder):
 
 def test_no_common_science_no_common_fingerprint(changed):
     mixed = changed("jax", science={"other": 1})
-    report = report_json(mixed, compare_results(mixed))
+    report = make_report(mixed).json()
     assert (report["comparable"], report["science_fingerprint"]) == (False, None)
 
 
 def test_a_loss_that_is_not_a_number_is_null_in_json(results, tmp_path):
     torch = results.variants[1]
     broken = replace(torch, training=replace(torch.training, final_loss=float("nan"), losses=((0, 1.0), (1, float("nan")))))
-    path = write_report(replace(results, variants=(results.variants[0], broken, results.variants[2])), tmp_path)
+    path = make_report(replace(results, variants=(results.variants[0], broken, results.variants[2]))).write(tmp_path)
     assert json.loads((tmp_path / "report.json").read_text())["variants"]["torch"]["losses"] == [[0, 1.0], [1, None]]
     assert "nan" in path.read_text()
 
 
 def test_the_same_results_give_the_same_bytes(results, folder, tmp_path):
-    write_report(results, tmp_path)
-    for name in ("report.html", "report.json"):
+    make_report(results).write(tmp_path)
+    for name in ("report.html", "report.json", "report.md"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
 
 
 def test_the_page_needs_nothing_else(page):
     loads = [(tag, attrs) for tag, attrs in Outline(page).tags if tag in ("script", "link", "img", "iframe") or "src" in attrs]
-    assert loads == []
+    assert loads == [("script", {})]
     addresses = {address for address in re.findall(r"https?://[^\"'\s<>)]+", page) if "www.w3.org" not in address}
     assert addresses == set()
     assert "@import" not in page
 
 
+def test_the_page_runs_its_own_script_and_no_other(page):
+    script = re.search(r"<script>(.*)</script>", page, re.DOTALL)[1]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
+    assert not [attrs for _, attrs in Outline(page).tags if any(name.startswith("on") for name in attrs)]
+
+
 def test_tables_and_figures_are_named_for_readers_who_do_not_see_them(page):
     tags = Outline(page).tags
     assert all(attrs.get("scope") in ("row", "col") for tag, attrs in tags if tag == "th")
-    assert sum(tag == "caption" for tag, _ in tags) == sum(tag == "table" for tag, _ in tags) == 3
+    assert sum(tag == "caption" for tag, _ in tags) == sum(tag == "table" for tag, _ in tags) == 5
     ids = [attrs["id"] for _, attrs in tags if "id" in attrs]
     assert len(ids) == len(set(ids))
     named = [attrs[key] for _, attrs in tags for key in ("aria-labelledby", "aria-describedby") if key in attrs]
@@ -116,39 +126,104 @@ def test_everything_from_outside_is_escaped(results, changed, tmp_path):
     evil = "<script>alert(1)</script>"
     torch = replace(results.variants[1], name=evil, record=replace(results.variants[1].record, name=evil), run_id=evil)
     mixed = replace(results, experiment=evil, command=f"run {evil} & more", variants=(results.variants[0], torch, results.variants[2]))
-    text = write_report(mixed, tmp_path).read_text()
+    text = make_report(mixed).write(tmp_path).read_text()
     assert evil not in text
     assert "alert(1)" in text
     Outline(text)
-    assert "<script" not in text
+    assert text.count("<script") == 1
 
 
 def test_a_report_that_is_not_comparable_says_so_at_its_head_and_over_the_table(changed, tmp_path):
-    text = write_report(changed("jax", science={"other": 1}), tmp_path).read_text()
-    assert text.index("Not comparable, neither in quality nor in speed") < text.index("What differs")
-    assert text.count("Not comparable, neither in quality nor in speed") == 2
+    text = make_report(changed("jax", science={"other": 1})).write(tmp_path).read_text()
+    assert text.index("Not comparable in quality or speed") < text.index("What differs")
+    assert text.count("Not comparable in quality or speed") == 2
 
 
 def test_the_terminal_shows_numbers_with_intervals_units_and_source(results):
     console = Console(file=io.StringIO(), width=110)
-    print_report(results, compare_results(results), console)
+    print_report(make_report(results), console)
     text = console.file.getvalue()
     assert "Comparable in quality and speed." in text
-    assert re.search(r"pass@1, held-out\s*│\s*4\.2 │\s*58\.3 │\s*60\.4 │ %\s*│ measured", text)
+    assert re.search(r"pass@1, held-out\s*│\s*4\.2\s*│\s*58\.3\s*│\s*60\.4", text)
     assert "44.3 to 71.2" in text
+    assert "measured" in text
     assert "not trained" in text
     assert "system.backend" in text
+
+
+def test_every_number_says_where_it_comes_from_and_every_gap_why(served):
+    report = make_report(served(flags=("cache hits: 40% of the prompts' tokens were cached",)))
+    numbers = [cell for one in report.json()["quantities"] for cell in one["cells"].values()]
+    assert all(cell["why"] if cell["value"] is None else cell["source"] for cell in numbers)
+    by_key = {one["key"]: one["cells"] for one in report.json()["quantities"]}
+    assert by_key["usd"]["jax"] == {
+        "value": pytest.approx(1.19389, abs=1e-5),
+        "interval": None,
+        "source": "measured x published",
+        "flags": "",
+    }
+    assert by_key["mfu"]["torch"]["why"] == "the catalogue has no peak FLOP/s for it"
+    assert by_key["output_tokens_per_s/512/256 QPS 4"]["jax"]["flags"].startswith("cache hits: 40%")
+
+
+def test_a_flagged_load_is_shown_and_wins_nothing(served):
+    sound, flagged = make_report(served()), make_report(served(flags=("impossible: too fast",)))
+    assert {one.quantity.load for one in sound.found.winners if one.quantity.section == "serving"} == {"512/256 QPS 4", "4096/256 QPS 4"}
+    assert [one for one in flagged.found.winners if one.quantity.section == "serving"] == []
+    serving = next(table for table in tables(flagged.results, flagged.comparison, flagged.found) if table.key == "serving")
+    assert [cell.state for row in serving.rows for cell in row if cell.text == "600"] == ["flagged"]
+
+
+def test_two_hundred_runs_stand_under_each_other_with_what_sets_them_apart(results):
+    many = sweep(results, 200)
+    report = make_report(many)
+    training = next(table for table in tables(report.results, report.comparison, report.found) if table.key == "training")
+    assert [column.label for column in training.columns[:4]] == ["Run", "Group", "backend", "micro-batch"]
+    assert len(training.rows) == 200
+    assert training.filtered
+    assert [group.letter for group in report.comparison.groups] == ["A", "B"]
+    speed = [one for one in report.found.winners if one.quantity.key == "tokens_per_s"]
+    assert [len(one.names) for one in speed] == [100, 100]
+    assert {one.best for one in speed} == {"run 198", "run 199"}
+    assert "100 runs of group A" in str(tables(report.results, report.comparison, report.found)[0].rows)
+
+
+def sweep(results, count):
+    """Runs of two sciences and two backends; the later, the faster."""
+    torch = results.variants[1]
+    variants = []
+    for number in range(count):
+        science = {**torch.record.science, "optimizer": {"learning_rate": (1e-3, 2e-3)[number % 2]}}
+        system = {
+            "backend": ("torch", "jax")[number // 2 % 2],
+            "hardware": "cpu",
+            "batch_micro": 2 ** (number // 4 % 3),
+            "mesh": {"fsdp": 1, "tp": 1},
+        }
+        record = RunRecord(f"run {number}", science, system, torch.record.provenance)
+        training = replace(torch.training, tokens_per_s=100.0 + number, seconds=500.0 - number)
+        variants.append(replace(torch, name=record.name, record=record, training=training, scores=(), run_id=f"{number:032x}"))
+    return replace(results, variants=tuple(variants))
+
+
+def test_markdown_has_the_tables_and_takes_nothing_for_markup(results, served, tmp_path):
+    make_report(replace(served(), experiment="a|b <i>*c*")).write(tmp_path)
+    text = (tmp_path / "report.md").read_text()
+    assert text.startswith("# a\\|b &lt;i&gt;\\*c\\*\n\n**Comparable in quality, speed, cost and serving.**")
+    assert "| pass@1, held-out (%; 48 problems simulated, 95% interval (Wilson)) | 4.2 (1.1 to 14.0, measured) |" in text
+    widths = {line.count("|") - line.count("\\|") for line in text.splitlines() if line.startswith(("| Wall clock", "| Quantity"))}
+    assert len(widths) == 1
 
 
 def test_names_are_not_taken_for_markup(results):
     console = Console(file=io.StringIO(), width=110)
     odd = replace(results, experiment="[red]x[/red]")
-    print_report(odd, compare_results(odd), console)
+    print_report(make_report(odd), console)
     assert "[red]x[/red]" in console.file.getvalue()
 
 
 def test_only_a_base_still_makes_a_report(results, tmp_path):
-    assert write_report(replace(results, variants=results.variants[:1]), tmp_path).exists()
+    assert make_report(replace(results, variants=results.variants[:1])).write(tmp_path).exists()
 
 
 def test_inputs_that_cannot_be_are_refused(results):
@@ -159,8 +234,8 @@ def test_inputs_that_cannot_be_are_refused(results):
 
 
 def test_evaluations_become_scores():
-    from crossmesh.evaluate.harness import EvalResult, SplitResult
     from crossmesh.evaluate.passk import PassAtK
+    from crossmesh.evaluate.results import EvalResult, SplitResult
 
     estimate = PassAtK(1, 0.5, 0.3, 0.7, 0.95, "wilson", 20)
     split = SplitResult("heldout", 20, 20, 10, (estimate,), {"passed": 10})

@@ -1,0 +1,63 @@
+"""What a report's tables are made of, the same for a page, a terminal and Markdown: cells with their source, columns, tables."""
+
+from dataclasses import dataclass
+
+MEASURED, COMPILED, MODELLED, PUBLISHED, DERIVED = "measured", "compiled", "modelled", "published", "measured x published"
+SOURCES = {
+    MEASURED: "observed in the run itself",
+    COMPILED: "said by a compiler or a trace of the very step",
+    MODELLED: "computed before the run from exact rules and stated assumptions",
+    PUBLISHED: "taken from a dated source outside",
+    DERIVED: "measured time at a published price",
+    "measured / modelled": "measured time against modelled work",
+}
+"""Where a number can come from, and what that means."""
+MISSING, BEST, FLAGGED = "missing", "best", "flagged"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number as it is shown, or why there is none."""
+
+    text: str
+    note: str = ""
+    """Its interval, or a remark."""
+    source: str = ""
+    """One of `SOURCES`; empty for what is no number."""
+    value: float | None = None
+    """What it is sorted by; None for text."""
+    state: str = ""
+    """`missing`: `text` is the reason; `best` of its group; `flagged`: `note` says why it is not plausible."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading."""
+
+    label: str
+    unit: str = ""
+    how: str = ""
+    """How it was measured."""
+    number: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose first column names its rows."""
+
+    key: str
+    """Unique in a report; letters, digits and dashes."""
+    title: str
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    @property
+    def filtered(self) -> bool:
+        """Whether it is long enough for a filter to help."""
+        return len(self.rows) > 8
+
+
+def missing(reason: str) -> Cell:
+    """Return a cell that says why there is no number."""
+    return Cell(reason, state=MISSING)

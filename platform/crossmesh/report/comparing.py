@@ -1,0 +1,116 @@
+"""A comparison from selection to files: which runs, their report in a folder and in MLflow. What the report says is decided elsewhere."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from crossmesh.errors import InputError, require
+from crossmesh.files import canonical_json, digest_text
+from crossmesh.report.selection import Selection, experiment_runs, find_run, named_runs, sweep_runs
+from crossmesh.report.stored import stored_variants
+from crossmesh.report.variants import Results
+from crossmesh.report.write import Report, make_report
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.track.tracker import Tracker
+
+KIND = "compare"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """By quantity: the most that a candidate may change for the worse, `-3%` for what should be high, `2%` for what should be low."""
+
+    tokens_per_s: str = ""
+    """Real training tokens per second."""
+    wall_clock_s: str = ""
+    """Time of all steps."""
+    final_loss: str = ""
+    """Loss of the last step."""
+    mfu: str = ""
+    """Model FLOP utilization."""
+    energy_wh: str = ""
+    """Energy of the accelerators."""
+    usd: str = ""
+    """Cost of the run."""
+    usd_per_million_tokens: str = ""
+    """Cost of a million tokens trained on."""
+    pass_at_1: str = ""
+    """Problems solved at the first answer, in points: `-2%` are two points."""
+    pass_at_5: str = ""
+    """Problems solved by one of five answers."""
+    output_tokens_per_s: str = ""
+    """Of a server, at the first load of its benchmark."""
+    ttft_p50_s: str = ""
+    """Time to the first token there."""
+    goodput_requests_per_s: str = ""
+    """Requests a second within the SLO there."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished comparison."""
+
+    report: Report
+    page: Path
+    """The HTML; Markdown and JSON lie beside it."""
+    run_id: str
+    """MLflow run that has the files."""
+
+
+def select(
+    tracker: Tracker, name: str, runs: Sequence[str], sweep: str, baseline: str, candidate: str, limits: Mapping[str, str]
+) -> Selection:
+    """Return what is asked for; exactly one of runs, sweep, baseline with candidate, and an experiment's name.
+
+    Raises `InputError` for none or several of them, and for limits without a candidate.
+    """
+    asked = [key for key, given in (("runs", runs), ("sweep", sweep), ("baseline", baseline)) if given]
+    if len(asked) > 1:
+        raise InputError(
+            f"{' and '.join(asked)} were given. Allowed: one of runs=[a,b], sweep=ID, experiment=FILE, baseline=ID candidate=ID."
+        )
+    if limits and not baseline:
+        raise InputError(f"fail_if.{next(iter(limits))} was given without a candidate. Allowed: with baseline=ID candidate=ID.")
+    if baseline:
+        both = Selection(f"candidate {candidate[:8]} against {baseline[:8]}", (find_run(tracker, baseline), find_run(tracker, candidate)))
+        require(both.runs[0].run_id != both.runs[1].run_id, "candidate", candidate, "another run than the baseline")
+        return both
+    if runs:
+        require(len(set(runs)) == len(runs) >= 2, "runs", list(runs), "two or more different MLflow run ids, or how they begin: runs=[a,b]")
+        return named_runs(tracker, runs)
+    if sweep:
+        return sweep_runs(tracker, sweep)
+    if name == ExperimentSpec().name:
+        raise InputError("Nothing to compare was given. Allowed: runs=[a,b], sweep=ID, experiment=FILE, or baseline=ID candidate=ID.")
+    return experiment_runs(tracker, name)
+
+
+def compare_runs(
+    tracker: Tracker, selection: Selection, command: str, folder: Path, hours: tuple[float, ...], qps: float, catalogue: str
+) -> Done:
+    """Make the report of `selection`, write it into a folder of its own in `folder`, and log it; the same report is logged once.
+
+    Args:
+        tracker: where the runs are.
+        selection: the runs.
+        command: what to type to get the report again.
+        folder: where reports go.
+        hours: hours of serving that total costs are given for.
+        qps: requests a second that a system must answer in total costs; 0: one engine.
+        catalogue: a file with own prices; empty: the one that each run had.
+    """
+    variants = stored_variants(tracker, selection.runs, catalogue)
+    report = make_report(Results(selection.title, variants, command, tracker.ui_command, selection.notes, hours, qps))
+    digest = digest_text(canonical_json([one.run_id for one in selection.runs]))
+    page = report.write(folder / f"{_file_name(selection.title)}-{digest[:8]}")
+    identity = digest_text(canonical_json([KIND, report.json()]))
+    if found := tracker.find(identity):
+        return Done(report, page, found.run_id)
+    run_id = tracker.start(f"compare {selection.title}", KIND, identity=identity, params={"runs": len(selection.runs), "command": command})
+    tracker.artifact_folder(run_id, page.parent, "report")
+    tracker.finish(run_id)
+    return Done(report, page, run_id)
+
+
+def _file_name(title: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "._" else "-" for letter in title)[:40]

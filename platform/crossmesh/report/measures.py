@@ -1,0 +1,181 @@
+"""What a training run measured of itself, and what its plan said before: one entry a quantity."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from crossmesh.report.cells import MEASURED, MODELLED, Cell, missing
+from crossmesh.report.estimates import Estimate, median_estimate
+from crossmesh.report.quantity import HIGHER, LOWER, NEITHER, NOT_TRAINED, TRAINING, Quantity
+from crossmesh.report.units import number_text
+from crossmesh.report.variants import Results, TrainingSummary, Variant
+
+PLANNED_SPEED, PLANNED_MEMORY = "planned_tokens_per_s", "planned_hbm_gib"
+"""Keys of `Variant.modelled`, and of their quantities."""
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _tenth(value: float) -> str:
+    return f"{value:,.1f}"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How a quantity is taken from a run that was trained, and how it is shown."""
+
+    key: str
+    label: str
+    unit: str
+    how: str
+    better: str
+    of: Callable[[Variant, TrainingSummary], Estimate | None]
+    why: str = "not recorded by this run"
+    """What stands where there is none."""
+    source: str = MEASURED
+    aspect: str = "speed"
+    form: Callable[[float], str] = number_text
+    optional: bool = False
+    """Left out when no run has it."""
+
+
+def _speed(_: Variant, training: TrainingSummary) -> Estimate | None:
+    return median_estimate(training.rates, training.tokens_per_s) if training.tokens_per_s > 0 else None
+
+
+def _sample(variant: Variant, training: TrainingSummary) -> Estimate | None:
+    return Estimate(training.seconds / variant.rows) if variant.rows else None
+
+
+def _maybe(value: float | None, scale: float = 1.0) -> Estimate | None:
+    return None if value is None else Estimate(scale * value)
+
+
+MEASURES = (
+    Measure(
+        "wall_clock_s",
+        "Wall clock",
+        "s",
+        "all steps, compilation included; loading, checkpoints and export are not",
+        LOWER,
+        lambda _, training: Estimate(training.seconds),
+    ),
+    Measure(
+        "tokens_per_s",
+        "Training speed",
+        "real tokens/s",
+        "padding not counted; the median of the steps, its interval over the steps",
+        HIGHER,
+        _speed,
+    ),
+    Measure(
+        "padded_tokens_per_s",
+        "Computed tokens",
+        "tokens/s",
+        "padding included",
+        NEITHER,
+        lambda _, training: _maybe(training.padded_tokens_per_s),
+    ),
+    Measure(
+        "mfu",
+        "MFU",
+        "% of peak",
+        "FLOP that the real tokens need once, as the plan models them, over measured time and published peak",
+        HIGHER,
+        lambda _, training: _maybe(training.mfu, 100.0),
+        why="the catalogue has no peak FLOP/s for it",
+        source="measured / modelled",
+        form=_tenth,
+    ),
+    Measure(
+        "seconds_per_sample",
+        "Time of a sample",
+        "s/sample",
+        "wall clock over rows trained on",
+        LOWER,
+        _sample,
+        why="the science record names no rows",
+        form=lambda value: f"{value:.3g}",
+    ),
+    Measure(
+        "final_loss",
+        "Loss, last step",
+        "nats/token",
+        "mean over the loss tokens of the last step's batch",
+        LOWER,
+        lambda _, training: Estimate(training.final_loss),
+        aspect="quality",
+        form=lambda value: f"{value:.4f}",
+    ),
+    Measure(
+        "energy_wh",
+        "Energy",
+        "Wh",
+        "of the accelerators, from their power while it trained",
+        LOWER,
+        lambda _, training: _maybe(training.energy_wh),
+        why="no power meter was read",
+    ),
+    Measure("tokens", "Tokens trained on", "real tokens", "padding not counted", NEITHER, lambda _, one: Estimate(one.tokens), form=_whole),
+    Measure(
+        "loss_tokens",
+        "Tokens in the loss",
+        "tokens",
+        "answer tokens under the loss mask",
+        NEITHER,
+        lambda _, one: Estimate(one.loss_tokens),
+        form=_whole,
+    ),
+    Measure(
+        PLANNED_SPEED,
+        "Planned speed",
+        "real tokens/s",
+        "by the plan, before the run",
+        NEITHER,
+        lambda variant, _: _maybe(variant.modelled.get(PLANNED_SPEED)),
+        why="not planned",
+        source=MODELLED,
+        optional=True,
+    ),
+    Measure(
+        PLANNED_MEMORY,
+        "Planned memory of a chip",
+        "GiB",
+        "by the plan, before the run",
+        NEITHER,
+        lambda variant, _: _maybe(variant.modelled.get(PLANNED_MEMORY)),
+        why="not planned",
+        source=MODELLED,
+        form=_tenth,
+        optional=True,
+    ),
+    Measure(
+        "adapter_mib",
+        "Adapter size",
+        "MiB",
+        "files of the exported folder",
+        NEITHER,
+        lambda variant, _: _maybe(variant.adapter_bytes, 2**-20),
+        form=_tenth,
+        optional=True,
+    ),
+)
+
+
+def training_quantities(results: Results) -> Iterator[Quantity]:
+    """Every measure as a quantity of all variants."""
+    for measure in MEASURES:
+        found = {v.name: measure.of(v, v.training) for v in results.variants if v.training is not None}
+        estimates = {name: estimate for name, estimate in found.items() if estimate is not None}
+        if not measure.optional or estimates:
+            cells = {v.name: _cell(measure, found.get(v.name), trained=v.training is not None) for v in results.variants}
+            quality = (measure.label, measure.unit, measure.how, measure.better, measure.aspect)
+            yield Quantity(measure.key, TRAINING, *quality, cells, estimates)
+
+
+def _cell(measure: Measure, found: Estimate | None, *, trained: bool) -> Cell:
+    if found is None:
+        return missing(measure.why if trained else NOT_TRAINED)
+    interval = f"{measure.form(found.interval[0])} to {measure.form(found.interval[1])}" if found.interval else ""
+    return Cell(measure.form(found.value), interval, measure.source, found.value)

@@ -1,0 +1,108 @@
+"""Which runs of MLflow a comparison is about: those named, those of a sweep, or those of an experiment. Reads; judges nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from crossmesh.errors import InputError
+from crossmesh.track.tracker import TAG_KIND, TrackedRun, Tracker
+
+TRAIN, EVALUATE, BENCHMARK = "train", "evaluate", "benchmark"
+KINDS = (TRAIN, EVALUATE, BENCHMARK)
+_REJECTED, _PARENT = "crossmesh.rejected_because", "mlflow.parentRunId"
+_FULL_ID = 32
+_MOST = 5_000
+"""Newest runs of an experiment that are looked through."""
+_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Runs to be compared."""
+
+    title: str
+    runs: tuple[TrackedRun, ...]
+    """FINISHED ones, in the order they are shown."""
+    notes: tuple[str, ...] = ()
+    """What was left out, and why."""
+
+
+def kind_of(run: TrackedRun) -> str:
+    """What a run is; empty for one that is not ours."""
+    return run.tags.get(TAG_KIND, "")
+
+
+def parent_of(run: TrackedRun) -> str:
+    """The id of the run that it stands under; empty without one."""
+    return run.tags.get(_PARENT, "")
+
+
+def named_runs(tracker: Tracker, prefixes: Sequence[str]) -> Selection:
+    """The finished runs whose MLflow ids begin so. Raises `InputError` when none or several do, or when one is no result."""
+    found = [find_run(tracker, prefix) for prefix in prefixes]
+    twice = [run.run_id for run in found if found.count(run) > 1]
+    if twice:
+        raise InputError(f"runs={list(prefixes)} names {twice[0]} more than once. Name different runs.")
+    return Selection("runs", tuple(found))
+
+
+def find_run(tracker: Tracker, prefix: str) -> TrackedRun:
+    """The one run whose id begins with `prefix`, which must be a finished training, evaluation or benchmark."""
+    run = _only(tracker, prefix)
+    if run.status != "FINISHED" or kind_of(run) not in KINDS:
+        raise InputError(
+            f"runs={prefix!r} is the MLflow run {run.run_id} ({run.name}, {kind_of(run) or 'not ours'}, {run.status}), no finished "
+            "training, evaluation or benchmark. Allowed: runs of jobs/finetune.py, evaluate.py or benchmark.py that ended well; their "
+            "`run_id` is in the job's result. For all runs of a sweep: sweep=ID."
+        )
+    return run
+
+
+def sweep_runs(tracker: Tracker, prefix: str) -> Selection:
+    """The finished trials of the sweep (or pipeline) whose MLflow id begins with `prefix`; the others are noted."""
+    parent = _only(tracker, prefix)
+    children = tracker.children(parent.run_id)
+    runs = _ordered([run for run in children if kind_of(run) in KINDS and run.status == "FINISHED"])
+    if not runs:
+        raise InputError(
+            f"sweep={prefix!r} is the MLflow run {parent.run_id} ({parent.name}), and no finished training, evaluation or benchmark is "
+            f"below it ({len(children)} runs are). Give the run of a sweep; single runs go into runs=[a,b]."
+        )
+    return Selection(f"sweep {parent.name} {parent.run_id[:_NAMED]}", runs, _left_out(children))
+
+
+def experiment_runs(tracker: Tracker, name: str) -> Selection:
+    """All finished trainings of the experiment `name`, and what measured them."""
+    runs = _ordered([run for kind in KINDS for run in tracker.recent(kind, _MOST) if run.params.get("name") == name])
+    if not runs:
+        raise InputError(
+            f"No finished run at {tracker.uri} is of the experiment {name!r}. Give runs=[a,b], sweep=ID, or experiment=FILE of an "
+            "experiment that was run."
+        )
+    return Selection(name, runs)
+
+
+def _ordered(runs: Sequence[TrackedRun]) -> tuple[TrackedRun, ...]:
+    """In an order that does not depend on when they ran."""
+    return tuple(sorted(runs, key=lambda run: (KINDS.index(kind_of(run)), run.name, run.run_id)))
+
+
+def _left_out(children: Sequence[TrackedRun]) -> tuple[str, ...]:
+    """One line a child that has no result, with the reason where the run says one."""
+    rest = sorted((run for run in children if run.status != "FINISHED" or run.tags.get(_REJECTED)), key=lambda run: run.run_id)
+    said = [f"Left out: {run.name} {run.run_id[:_NAMED]} ({run.tags.get(_REJECTED, run.status)})." for run in rest[:_NAMED]]
+    return (*said, f"Left out as well: {len(rest) - _NAMED} more.") if len(rest) > _NAMED else tuple(said)
+
+
+def _only(tracker: Tracker, prefix: str) -> TrackedRun:
+    if len(prefix) == _FULL_ID:
+        return tracker.run(prefix)
+    found = tracker.matching(prefix)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(run.run_id for run in found[:_NAMED])
+        raise InputError(f"runs={prefix!r} begins the ids of {len(found)} runs: {names}. Give more letters.")
+    raise InputError(
+        f"runs={prefix!r}: no run of {tracker.uri} begins so. Look for it with: {tracker.ui_command} "
+        "(A beginning such as 12e4 is read as a number: give the whole id.)"
+    )
