@@ -129,7 +129,7 @@ def test_four_processes_on_a_fresh_file_migrate_it_once(tmp_path):
     assert done.stderr == ""
     assert json.loads(done.stdout) == [["1", 20]] * 4
     assert sorted(path.name for path in root.iterdir()) == ["journal", "mlflow.db", "mlflow.db.lock"]
-    assert list(root.glob("journal/*/*")) == []
+    assert list(root.glob("journal/*/*.jsonl")) == []
 
 
 DRIVER = """

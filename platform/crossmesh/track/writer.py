@@ -100,7 +100,7 @@ class Writer:
         """Send what processes that have ended left, oldest first; one process at a time does that. Stops when MLflow is away."""
         if not journals(self._folder):
             return
-        with locked(self._folder / "replay.lock"):
+        with locked(self._folder / "replay.lock", lambda: self._say("waiting for another job that sends what was left for MLflow")):
             for path in journals(self._folder):
                 journal = Journal.take(path)
                 if journal is None:  # Its process lives and sends it.
