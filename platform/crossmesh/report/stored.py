@@ -20,7 +20,7 @@ from crossmesh.report.measures import PLANNED_MEMORY, PLANNED_SPEED
 from crossmesh.report.prices import rent
 from crossmesh.report.selection import BENCHMARK, EVALUATE, TRAIN, kind_of
 from crossmesh.report.variants import Rent, RunRecord, ServingCell, TrainingSummary, Variant, answers_of, scores_of
-from crossmesh.track.tracker import TAG_SCIENCE, TAG_SYSTEM, TrackedRun, Tracker
+from crossmesh.track.tracker import TAG_PROVENANCE, TAG_SCIENCE, TAG_SYSTEM, TrackedRun, Tracker
 
 _TOTALS = ("train/final_loss", "train/tokens_per_s_steady", "train/seconds", "train/tokens", "train/loss_tokens")
 _POWER = re.compile(r"^system/(?:.+/)?gpu_\d+_power_usage_watts$")
@@ -80,7 +80,7 @@ class _Reader:
             run.run_id,
             science=self._shared(run, TAG_SCIENCE, "records/science.json"),
             system=self._shared(run, TAG_SYSTEM, "records/system.json"),
-            provenance=self._tracker.read_json(run.run_id, "records/provenance.json"),
+            provenance=self._shared(run, TAG_PROVENANCE, "records/provenance.json"),
         )
         return Variant(
             name=run.run_id,

@@ -33,6 +33,7 @@ TAG_KIND = "crossmesh.kind"
 TAG_IDENTITY = "crossmesh.identity"
 TAG_SCIENCE = "crossmesh.science"
 TAG_SYSTEM = "crossmesh.system"
+TAG_PROVENANCE = "crossmesh.provenance"
 TAG_ADAPTER = "crossmesh.adapter"
 """Digest of an adapter: on the run that trained it, its registered version, and the runs that served or examined it."""
 TAG_BASE = "crossmesh.base"
@@ -241,10 +242,12 @@ class Tracker:
         self.tags(run_id, {TAG_SCIENCE: digest_text(canonical_json(science)), TAG_SYSTEM: digest_text(canonical_json(system))})
 
     def provenance(self, run_id: str, provenance: Provenance) -> None:
-        """Store versions, host and git state under `records/`, the diff as `records/git.diff`, and the commit as a tag."""
-        self.artifact_json(run_id, "records/provenance.json", provenance.record())
+        """Store versions, host and git state under `records/`, the diff as `records/git.diff`, fingerprint and commit as tags."""
+        record = provenance.record()
+        self.artifact_json(run_id, "records/provenance.json", record)
         self.artifact_text(run_id, "records/environment.txt", environment_text())
         tags = {f"version.{name}": version for name, version in provenance.libraries.items()}
+        tags[TAG_PROVENANCE] = digest_text(canonical_json(record))
         if provenance.git is not None:
             tags[_TAG_COMMIT] = provenance.git.sha
             tags["crossmesh.git_dirty"] = str(provenance.git.dirty).lower()
