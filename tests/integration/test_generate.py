@@ -3,13 +3,11 @@
 import asyncio
 import json
 import shutil
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from aiohttp import web
 
 from crossmesh.errors import InputError
 from crossmesh.evaluate import generate as room
@@ -20,74 +18,11 @@ from crossmesh.evaluate.results import read_result
 from crossmesh.evaluate.tasks import load_task
 from crossmesh.spec.evaluation import EvalSpec
 from crossmesh.spec.training import DataSpec, RtlSpec
+from openai_endpoint import KEY, Endpoint
 
 pytestmark = pytest.mark.integration
-KEY = "the-key"
 EVAL = EvalSpec(concurrency=4, workers=2)
 PROBLEMS = tuple(Problem(f"p{index}", ({"role": "user", "content": f"question {index}"},), "", "", "heldout", "m") for index in range(10))
-
-
-class Endpoint:
-    """Answers by a table from the last message to a text; a fault is an HTTP status that is given so many times first."""
-
-    def __init__(self) -> None:
-        self.answers: dict[str, str] = {}
-        self.faults: dict[str, list[int]] = {}
-        self.requests: list[dict] = []
-        self.in_flight = self.most_in_flight = 0
-        self.url = ""
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(20)
-
-    def stop(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._runner.cleanup(), self._loop).result(20)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(20)
-        self._loop.close()
-
-    async def _start(self) -> None:
-        app = web.Application()
-        app.router.add_post("/v1/chat/completions", self._complete)
-        self._runner = web.AppRunner(app)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
-
-    async def _complete(self, request: web.Request) -> web.Response:
-        self.in_flight += 1
-        self.most_in_flight = max(self.most_in_flight, self.in_flight)
-        try:
-            await asyncio.sleep(0.01)
-            return self._answer(request.headers.get("Authorization"), await request.json())
-        finally:
-            self.in_flight -= 1
-
-    def _answer(self, authorization: str | None, body: dict) -> web.Response:
-        self.requests.append(body)
-        question = body["messages"][-1]["content"]
-        if authorization != f"Bearer {KEY}":
-            return web.json_response({"error": {"message": "wrong key"}}, status=401)
-        if body["model"] != "base":
-            return web.json_response({"error": {"message": "no such model"}}, status=404)
-        if self.faults.get(question):
-            status = self.faults[question].pop(0)
-            return web.json_response({"error": {"message": f"fault {status}"}}, status=status, headers={"retry-after-ms": "1"})
-        message = {"role": "assistant", "content": self.answers.get(question, f"answer to {question}")}
-        return web.json_response(
-            {
-                "id": "x",
-                "object": "chat.completion",
-                "created": 0,
-                "model": body["model"],
-                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-                "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8},
-            }
-        )
 
 
 @pytest.fixture

@@ -1,0 +1,97 @@
+"""lm-evaluation-harness without it: what it is told, how its files are read, and what is said where it is missing."""
+
+import json
+import sys
+
+import pytest
+
+from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.evaluate import lm_eval as room
+from crossmesh.evaluate.lm_eval import evaluate_harness, harness_python
+from crossmesh.evaluate.results import EvalResult, read_result
+from crossmesh.spec.evaluation import EvalSpec
+
+SPEC = EvalSpec(task="lm_eval", tasks=("arith",), temperature=0.5, max_tokens=32, concurrency=4, seed=3, path="/tasks")
+RESULTS = {
+    "results": {"arith": {"alias": "arith", "exact_match,number": 0.75, "exact_match_stderr,number": 0.25, "bleu,none": 12.5}},
+    "configs": {"arith": {}},
+    "versions": {"arith": 1.0},
+    "n-shot": {"arith": 0},
+    "task_hashes": {"arith": "abc"},
+    "lm_eval_version": "0.4.13",
+}
+# Stands in for `python -m lm_eval run`: says what it was told and leaves files as the harness does.
+STAND_IN = """
+import json, os, pathlib, sys
+arguments = sys.argv[4:]
+out = pathlib.Path(arguments[arguments.index("--output_path") + 1]) / "m"
+out.mkdir(parents=True, exist_ok=True)
+out.parent.joinpath("told.json").write_text(json.dumps({"arguments": arguments, "key": os.environ["OPENAI_API_KEY"]}))
+sys.stderr.write("Requesting API:   0%|   | 0/4 [00:00<?]\\rRequesting API:  50%|## | 2/4 [00:01]\\rRequesting API: 100%|####| 4/4\\n")
+if "fail" in arguments[arguments.index("--tasks") + 1]:
+    sys.exit("NotImplementedError: Loglikelihood is not supported" if "choice" in " ".join(arguments) else "boom")
+(out / "results_2026-01-01T00-00-00.json").write_text(RESULTS)
+lines = [{"doc_id": i, "filter": f, "metrics": ["exact_match", "bleu"], "exact_match": float(i > 0), "bleu": 1.5 * i}
+    for i in range(4) for f in ("number", "last")]
+(out / "samples_arith_2026-01-01T00-00-00.jsonl").write_text("".join(json.dumps(line) + "\\n" for line in lines))
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    script = tmp_path / "harness.py"
+    script.write_text(STAND_IN.replace("RESULTS)", f"{json.dumps(json.dumps(RESULTS))})"))
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ncase "$1" in -c) exit 0;; esac\nexec {sys.executable} {script} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("CROSSMESH_PYTHON_EVAL_LM_EVAL", str(python))
+    return python
+
+
+def test_the_harness_is_told_all_and_its_files_are_a_result(stand_in, tmp_path):
+    seen = []
+    result = evaluate_harness("http://h:1/v1/", "secret", "m", SPEC, tmp_path / "out", lambda *progress: seen.append(progress))
+    told = json.loads((tmp_path / "out" / "harness" / "told.json").read_text())
+    assert told["key"] == "secret"
+    assert "secret" not in " ".join(told["arguments"])
+    text = " ".join(told["arguments"])
+    assert "base_url=http://h:1/v1/chat/completions model=m num_concurrent=4" in text
+    assert "--gen_kwargs temperature=0.5 top_p=1.0 max_gen_toks=32 --tasks arith" in text
+    assert text.endswith("--include_path /tasks")
+    assert seen == [("generate", 0, 4), ("generate", 2, 4), ("generate", 4, 4)]
+    # Right or wrong makes a split; a number does not.
+    assert [split.split for split in result.splits] == ["arith exact_match,number", "arith exact_match,last"]
+    assert result.splits[0].counts == {"0": (1, 0), "1": (1, 1), "2": (1, 1), "3": (1, 1)}
+    assert result.splits[0].pass_at_1.value == 0.75
+    assert result.metrics == {"arith/exact_match,number": 0.75, "arith/exact_match_stderr,number": 0.25, "arith/bleu,none": 12.5}
+    assert result.comparable_on["harness"] == "lm-eval 0.4.13"
+    assert read_result(tmp_path / "out") == result
+    assert EvalResult.from_json(json.loads(json.dumps(result.to_json()))) == result
+    # Other versions of its tasks are another task.
+    again = evaluate_harness("http://h:1", "secret", "m", SPEC, tmp_path / "out")
+    assert again.comparable_on == result.comparable_on
+
+
+def test_a_failing_harness_is_quoted_and_multiple_choice_is_explained(stand_in, tmp_path):
+    with pytest.raises(CrossmeshError, match=r"exit code 1.*\nboom"):
+        evaluate_harness("http://h:1", "k", "m", EvalSpec(task="lm_eval", tasks=("fail",)), tmp_path / "a")
+    with pytest.raises(InputError, match="log-probabilities of prompts"):
+        evaluate_harness("http://h:1", "k", "m", EvalSpec(task="lm_eval", tasks=("fail_choice",)), tmp_path / "b")
+    with pytest.raises(InputError, match=r"eval\.tasks=\[gsm8k\]"):
+        evaluate_harness("http://h:1", "k", "m", EvalSpec(task="lm_eval"), tmp_path / "c")
+
+
+def test_a_missing_harness_is_an_error_that_says_how_to_install_it(tmp_path, monkeypatch):
+    bare = tmp_path / "python"
+    bare.write_text("#!/bin/sh\nexit 1\n")
+    bare.chmod(0o755)
+    monkeypatch.setenv("CROSSMESH_PYTHON_EVAL_LM_EVAL", str(bare))
+    with pytest.raises(InputError, match=r"pip install 'lm-eval\[api\]==.*set CROSSMESH_PYTHON_EVAL_LM_EVAL"):
+        harness_python()
+    monkeypatch.setenv("CROSSMESH_PYTHON_EVAL_LM_EVAL", str(tmp_path / "absent"))
+    with pytest.raises(InputError, match="cannot be started: No such file"):
+        harness_python()
+
+
+def test_the_version_is_the_one_of_the_extra(checkout):
+    assert f'lm-eval = ["{room.REQUIREMENT}"]' in (checkout / "pyproject.toml").read_text()
