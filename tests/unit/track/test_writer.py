@@ -110,12 +110,19 @@ def test_what_is_left_at_the_end_is_said_and_sent_by_the_next_process(
     with pytest.raises(TrackingError, match=f"Records of run r wait in {path} for another job"):
         _wait_elsewhere(following, "r")
     _wait_elsewhere(following, "s")
-    assert writer._journal is not None
-    os.close(writer._journal._descriptor)
+    _die(writer)
     following.replay()
     assert server_of_next.got == [_step(0), _step(1), _step(2)]
     assert (server_of_next.again[0], journals(tmp_path), said[-1]) == (True, [], "sending 3 records that an earlier job left for MLflow")
     _wait_elsewhere(following, "r")
+
+
+def _die(writer: Writer) -> None:
+    """Let go of the journal as a process that ends."""
+    journal, writer._journal = writer._journal, None
+    assert journal is not None
+    time.sleep(0.2)  # As long as its thread is in fsync, the file is not closed.
+    os.close(journal._descriptor)
 
 
 def _wait_elsewhere(writer: Writer, run: str) -> None:
