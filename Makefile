@@ -13,7 +13,7 @@ COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --no-header --generate-h
 	--override requirements/overrides.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install tools demo compiler test test-full lint format lock ui clean
+.PHONY: help install tools browser demo compiler test test-full lint format lock ui clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
@@ -32,7 +32,7 @@ $(COMPILER): requirements/plan-tpu.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --target .compiler --no-deps --require-hashes -r requirements/plan-tpu.txt
 	@touch $@
 
-test-full: install tools compiler ## Everything: also faults, sweeps and redeploys, at most 60 minutes on 2 cores
+test-full: install tools browser compiler ## Everything: also faults, sweeps and redeploys, at most 60 minutes on 2 cores
 	$(PYTEST) -m "not gpu and not tpu"
 
 lint: install ## Style, types and the floors
@@ -61,14 +61,21 @@ $(INSTALLED): requirements/cpu.txt pyproject.toml
 	@touch $@
 
 tools: ## Install iverilog and bubblewrap through apt when that needs no password
-	@missing=""; \
-	command -v iverilog >/dev/null || missing="$$missing iverilog"; \
-	command -v bwrap >/dev/null || missing="$$missing bubblewrap"; \
-	[ -z "$$missing" ] && exit 0; \
-	if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then as=""; \
-	elif command -v apt-get >/dev/null && sudo -n true 2>/dev/null; then as="sudo -n"; \
-	else echo "Missing:$$missing. Install with: sudo apt-get update && sudo apt-get install -y$$missing" >&2; exit 2; fi; \
-	$$as apt-get update -qq && $$as env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$missing >/dev/null
+	@$(call apt,iverilog:iverilog bwrap:bubblewrap)
+
+browser: ## Install Chromium in the same way, for the browser tests
+	@$(call apt,chromium:chromium)
+
+# Installs through apt what is missing of a list of command:package.
+define apt
+missing=""; \
+for pair in $(1); do command -v $${pair%%:*} >/dev/null || missing="$$missing $${pair##*:}"; done; \
+[ -z "$$missing" ] && exit 0; \
+if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then as=""; \
+elif command -v apt-get >/dev/null && sudo -n true 2>/dev/null; then as="sudo -n"; \
+else echo "Missing:$$missing. Install with: sudo apt-get update && sudo apt-get install -y$$missing" >&2; exit 2; fi; \
+$$as apt-get update -qq && $$as env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$missing >/dev/null
+endef
 
 lock: install ## Compile requirements/*.txt again from pyproject.toml
 	$(COMPILE) --extra cpu --extra dev --override requirements/overrides-cpu.txt --python-version 3.11 --no-emit-package torch \

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from crossmesh.errors import InputError, require
 from crossmesh.files import canonical_json, digest_text
+from crossmesh.report.labels import natural
 from crossmesh.report.selection import Selection, experiment_runs, find_run, named_runs, sweep_runs
 from crossmesh.report.stored import stored_variants
 from crossmesh.report.variants import Results
@@ -72,7 +73,8 @@ def select(
     if limits and not baseline:
         raise InputError(f"fail_if.{next(iter(limits))} was given without a candidate. Allowed: with baseline=ID candidate=ID.")
     if baseline:
-        both = Selection(f"candidate {candidate[:8]} against {baseline[:8]}", (find_run(tracker, baseline), find_run(tracker, candidate)))
+        pair = (find_run(tracker, baseline), find_run(tracker, candidate))
+        both = Selection(f"candidate {candidate[:8]} against {baseline[:8]}", pair, as_given=True)
         require(both.runs[0].run_id != both.runs[1].run_id, "candidate", candidate, "another run than the baseline")
         return both
     if runs:
@@ -100,6 +102,8 @@ def compare_runs(
         catalogue: a file with own prices; empty: the one that each run had.
     """
     variants = stored_variants(tracker, selection.runs, catalogue)
+    if not selection.as_given:
+        variants = tuple(sorted(variants, key=lambda one: (one.training is not None, natural(one.name))))
     report = make_report(Results(selection.title, variants, command, tracker.ui_command, selection.notes, hours, qps))
     digest = digest_text(canonical_json([one.run_id for one in selection.runs]))
     page = report.write(folder / f"{_file_name(selection.title)}-{digest[:8]}")

@@ -1,5 +1,6 @@
 """Short names of training runs: what tells them apart, in words that stay readable in a column of two hundred."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -35,6 +36,11 @@ def labels(variants: Sequence[Variant]) -> tuple[str, ...]:
     repeated = Counter(words.values())
     ids = {variant.name: (variant.run_id or "")[:_SHORT_ID] for variant in variants}
     return tuple(f"{words[name]} {ids[name]}" if repeated[words[name]] > 1 else words[name] for name in names)
+
+
+def natural(name: str) -> tuple[tuple[int, str], ...]:
+    """A key that sorts `micro2` before `micro16`."""
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name))
 
 
 def _part(key: str, value: str) -> str:

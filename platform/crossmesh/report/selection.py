@@ -21,7 +21,9 @@ class Selection:
 
     title: str
     runs: tuple[TrackedRun, ...]
-    """FINISHED ones, in the order they are shown."""
+    """FINISHED ones."""
+    as_given: bool
+    """Whether they are shown in this order; else by what tells them apart."""
     notes: tuple[str, ...] = ()
     """What was left out, and why."""
 
@@ -42,7 +44,7 @@ def named_runs(tracker: Tracker, prefixes: Sequence[str]) -> Selection:
     twice = [run.run_id for run in found if found.count(run) > 1]
     if twice:
         raise InputError(f"runs={list(prefixes)} names {twice[0]} more than once. Name different runs.")
-    return Selection("runs", tuple(found))
+    return Selection("runs", tuple(found), as_given=True)
 
 
 def find_run(tracker: Tracker, prefix: str) -> TrackedRun:
@@ -67,7 +69,7 @@ def sweep_runs(tracker: Tracker, prefix: str) -> Selection:
             f"sweep={prefix!r} is the MLflow run {parent.run_id} ({parent.name}), and no finished training, evaluation or benchmark is "
             f"below it ({len(children)} runs are). Give the run of a sweep; single runs go into runs=[a,b]."
         )
-    return Selection(f"sweep {parent.name} {parent.run_id[:_NAMED]}", runs, _left_out(children))
+    return Selection(f"sweep {parent.name} {parent.run_id[:_NAMED]}", runs, as_given=False, notes=_left_out(children))
 
 
 def experiment_runs(tracker: Tracker, name: str) -> Selection:
@@ -78,7 +80,7 @@ def experiment_runs(tracker: Tracker, name: str) -> Selection:
             f"No finished run at {tracker.uri} is of the experiment {name!r}. Give runs=[a,b], sweep=ID, or experiment=FILE of an "
             "experiment that was run."
         )
-    return Selection(name, runs)
+    return Selection(name, runs, as_given=False)
 
 
 def _ordered(runs: Sequence[TrackedRun]) -> tuple[TrackedRun, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from crossmesh.hardware.catalogue import slices
 from crossmesh.report.charts import Palette
 from crossmesh.report.ownership import System, find_system
 from crossmesh.report.variants import Results, Variant
@@ -18,12 +19,17 @@ class Point:
     """A trained variant as a point of a sweep."""
 
     name: str
-    panel: str
-    """Backend and hardware."""
+    backend: str
+    hardware: str
     mesh: str
     micro: int
     devices: int
     rate: float
+
+    @property
+    def panel(self) -> str:
+        """What shares a heat map."""
+        return f"{self.backend} on {self.hardware}"
 
 
 def points(results: Results) -> tuple[Point, ...]:
@@ -35,9 +41,9 @@ def points(results: Results) -> tuple[Point, ...]:
         if training is None or not isinstance(mesh, Mapping) or "batch_micro" not in system:
             continue
         used = [f"{axis} {mesh[axis]}" for axis in _AXES if mesh.get(axis, 1) > 1]
-        panel = f"{system.get('backend', '')} on {system.get('hardware', '')}"
+        where = (str(system.get("backend", "")), str(system.get("hardware", "")))
         devices = math.prod(int(mesh.get(axis, 1)) for axis in _AXES)
-        found.append(Point(variant.name, panel, " ".join(used) or "1 device", int(system["batch_micro"]), devices, training.tokens_per_s))
+        found.append(Point(variant.name, *where, " ".join(used) or "1 device", int(system["batch_micro"]), devices, training.tokens_per_s))
     return tuple(found)
 
 
@@ -59,14 +65,15 @@ def draw_heat(figure: Any, panels: Mapping[str, Mapping[tuple[str, int], float]]
     """One panel a backend and hardware: meshes down, micro-batches across, the darker the faster; the fastest is framed."""
     heights = [1.6 + len({mesh for mesh, _ in cells}) for cells in panels.values()]
     axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
-    top = max(rate for cells in panels.values() for rate in cells.values())
+    rates = [rate for cells in panels.values() for rate in cells.values()]
+    low, spread = min(rates), max(rates) - min(rates) or 1.0
     for axis, (name, cells) in zip(axes, panels.items(), strict=True):
         meshes = sorted({mesh for mesh, _ in cells}, key=lambda mesh: (len(mesh.split()), mesh))
         micros = sorted({micro for _, micro in cells})
         best = max(cells, key=lambda key: cells[key])
         for (mesh, micro), rate in cells.items():
             left, row = micros.index(micro), meshes.index(mesh)
-            share = 0.06 + 0.5 * rate / top
+            share = 0.08 + 0.5 * (rate - low) / spread
             axis.bar([left], [0.94], bottom=row - 0.47, width=0.97, color=palette.series[2], alpha=share, linewidth=0)
             if (mesh, micro) == best:
                 axis.bar([left], [0.94], bottom=row - 0.47, width=0.97, fill=False, edgecolor=palette.ink, linewidth=2)
@@ -86,12 +93,17 @@ def figure_size(axis: Any) -> float:
     return float(axis.xaxis.label.get_size())
 
 
+def _chip(hardware: str) -> str:
+    """The kind of chip that a slice is made of; the slice's own name where the catalogue does not know it."""
+    known = slices().get(hardware)
+    return known.chip.name if known and known.chip else hardware
+
+
 def scaling(found: Sequence[Point]) -> dict[str, list[tuple[int, float]]]:
-    """By backend and kind of hardware: (devices, best rate), where there is more than one number of devices."""
+    """By backend and kind of chip: (devices, best rate), where there is more than one number of devices."""
     best: dict[str, dict[int, float]] = {}
     for one in found:
-        kind = one.panel.rstrip("0123456789").rstrip("_") if not one.panel.endswith("cpu") else one.panel
-        sizes = best.setdefault(kind, {})
+        sizes = best.setdefault(f"{one.backend} on {_chip(one.hardware)}", {})
         sizes[one.devices] = max(sizes.get(one.devices, 0.0), one.rate)
     return {kind: sorted(sizes.items()) for kind, sizes in sorted(best.items()) if len(sizes) > 1}
 
@@ -168,8 +180,16 @@ def draw_offers(figure: Any, found: Sequence[Offer], palette: Palette) -> None:
         axis.scatter([one.hours for one in own], [height(one) for one in own], s=sizes, color=color, alpha=0.75, linewidths=0, label=kind)
     best = front(found)
     axis.plot(
-        [one.hours for one in best], [height(one) for one in best], "-", color=palette.ink, linewidth=1.2, label="Pareto front", zorder=1
+        [one.hours for one in best],
+        [height(one) for one in best],
+        "o-",
+        color=palette.ink,
+        markersize=9,
+        markerfacecolor="none",
+        linewidth=1.2,
+        label="Pareto front",
     )
+    axis.margins(0.1)
     axis.set_xlabel("hours for a million real tokens")
     axis.set_ylabel("USD for a million real tokens" if priced else "loss, last step, nats/token")
     axis.set_xlim(left=0)

@@ -1,4 +1,4 @@
-from crossmesh.report.labels import labels
+from crossmesh.report.labels import labels, natural
 from crossmesh.report.variants import RunRecord, Variant
 
 
@@ -26,3 +26,7 @@ def test_runs_that_nothing_tells_apart_have_their_ids():
 def test_what_was_learnt_tells_apart_too_but_not_by_a_digest():
     sciences = [{"optim": {"rate": rate}, "data": str(rate) * 64} for rate in (1, 2)]
     assert labels([run(n, science=one) for n, one in enumerate(sciences)]) == ("torch rate 1", "torch rate 2")
+
+
+def test_names_are_sorted_by_their_numbers():
+    assert sorted(["jax micro16", "torch micro1", "jax micro2"], key=natural) == ["jax micro2", "jax micro16", "torch micro1"]

@@ -1,0 +1,189 @@
+"""The report and MLflow's compare view in a real browser: Debian's Chromium, driven by Playwright. Screenshots go to outputs/browser."""
+
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossmesh.console import Console
+from crossmesh.report.comparing import compare_runs
+from crossmesh.report.selection import sweep_runs
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.services import StorageSpec, TrackingSpec
+from crossmesh.track.tracker import Tracker
+from crossmesh.verify.compare_speed import make_sweep
+
+pytestmark = [pytest.mark.integration, pytest.mark.full]
+SIZES = {"phone": (390, 844), "desktop": (1280, 900)}
+RUNS = 40
+
+
+@pytest.fixture(scope="module")
+def shots(checkout: Path) -> Path:
+    folder = checkout / "outputs" / "browser"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tracker, str]:
+    """A sweep over two learning rates, two kinds of hardware, meshes and micro-batches: tracker and id."""
+    root = tmp_path_factory.mktemp("browser")
+    with Console().stage("runs") as stage:
+        parent = make_sweep(ExperimentSpec(), root / "storage", RUNS, 30, stage)
+    return Tracker(TrackingSpec(), StorageSpec(str(root / "storage"))), parent
+
+
+@pytest.fixture(scope="module")
+def page_file(store: tuple[Tracker, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tracker, parent = store
+    return compare_runs(tracker, sweep_runs(tracker, parent), "compare", tmp_path_factory.mktemp("reports"), (1.0, 8.0), 0.0, "").page
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        pytest.fail("There is no Chromium here. Run: make browser")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium: Any, page_file: Path) -> Iterator[Any]:
+    """Returns a function that opens the report at a size and in a colour scheme; afterwards nothing may have been said or asked for."""
+    contexts, said, asked = [], [], []
+
+    def open_page(width: int, height: int, scheme: str = "light") -> Any:
+        context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(page_file.as_uri())
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert said == []
+    assert set(asked) == {page_file.as_uri()}
+
+
+def column(page: Any, table: str, heading: str) -> list[float]:
+    """The values of a column in the order of the rows that are shown."""
+    script = """([table, heading]) => {
+        const heads = [...document.querySelectorAll(`#table-${table} thead th`)];
+        const place = heads.findIndex(head => head.textContent.startsWith(heading));
+        return [...document.querySelectorAll(`#table-${table} tbody tr`)].filter(row => !row.hidden)
+            .map(row => Number(row.cells[place].dataset.value));
+    }"""
+    return page.evaluate(script, [table, heading])
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_the_page_fits_its_screen_and_says_nothing_on_the_console(opened: Any, shots: Path, size: str, scheme: str) -> None:
+    page = opened(*SIZES[size], scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[size][0]
+    assert page.get_by_role("heading", level=2, name="Comparable groups").is_visible()
+    broken = (
+        "[...document.querySelectorAll('svg')].filter(one => one.getBoundingClientRect().width > 0).every(one => one.getBBox().width > 100)"
+    )
+    assert page.evaluate(broken)
+    assert (
+        page.evaluate("getComputedStyle(document.body).backgroundColor")
+        == {"light": "rgb(246, 247, 249)", "dark": "rgb(14, 17, 22)"}[scheme]
+    )
+    page.screenshot(path=shots / f"report-{size}-{scheme}.png", full_page=True)
+
+
+def test_tables_sort_by_click_numbers_as_numbers(opened: Any) -> None:
+    page = opened(*SIZES["desktop"])
+    head = page.locator("#table-training").get_by_role("button", name="Training speed")
+    before = column(page, "training", "Training speed")
+    head.click()
+    assert column(page, "training", "Training speed") == sorted(before)
+    assert page.get_by_role("columnheader", name="Training speed").get_attribute("aria-sort") == "ascending"
+    head.click()
+    assert column(page, "training", "Training speed") == sorted(before, reverse=True)
+    page.locator("#table-training").get_by_role("button", name="micro-batch").click()
+    assert column(page, "training", "micro-batch") == sorted(column(page, "training", "micro-batch"))
+    assert page.get_by_role("columnheader", name="Training speed").get_attribute("aria-sort") == "none"
+
+
+def test_the_keyboard_reaches_sorts_and_filters(opened: Any, shots: Path) -> None:
+    page = opened(*SIZES["desktop"])
+    field = page.get_by_role("searchbox").nth(1)  # Of the training table, which comes after that of winners.
+    field.focus()
+    page.keyboard.type("torch micro4")
+    rows = page.locator("#table-training tbody tr:visible")
+    shown = rows.count()
+    assert 0 < shown < RUNS
+    assert all("torch" in text and "micro4" in text for text in rows.locator("th").all_inner_texts())
+    assert page.locator("section:has(#table-training) output").inner_text() == f"{shown} of {RUNS} rows"
+    for _ in range(2):  # Past the scrolling region to the first heading.
+        page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent").startswith("Run")
+    page.screenshot(path=shots / "report-filtered.png")
+    page.keyboard.press("Enter")
+    assert page.locator("#table-training th[aria-sort=ascending]").inner_text().startswith("Run")
+    field.focus()
+    page.keyboard.press("Escape")
+    assert rows.count() == RUNS
+
+
+def test_it_prints_whole_and_without_controls(opened: Any, tmp_path: Path, shots: Path) -> None:
+    page = opened(*SIZES["desktop"], "dark")
+    page.emulate_media(media="print")
+    assert page.get_by_role("searchbox").first.is_hidden()
+    assert page.evaluate("getComputedStyle(document.querySelector('.tall')).maxHeight") == "none"
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(22, 27, 34)"  # Dark ink, whatever the screen has.
+    page.pdf(path=shots / "report.pdf", format="A4")
+    assert (shots / "report.pdf").stat().st_size > 20_000
+
+
+def test_mlflows_compare_view_shows_the_runs_of_the_sweep_side_by_side(chromium: Any, store: tuple[Tracker, str], shots: Path) -> None:
+    tracker, parent = store
+    runs = sweep_runs(tracker, parent).runs[:6]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = subprocess.Popen([*tracker.ui_arguments(port), "--workers", "1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        address = f"http://127.0.0.1:{port}"
+        _wait(f"{address}/health")
+        page = chromium.new_page(viewport={"width": 1500, "height": 1000})
+        quoted = ",".join(f'"{run.run_id}"' for run in runs)
+        page.goto(f'{address}/#/compare-runs?runs=[{quoted}]&experiments=["{tracker.experiment()}"]')
+        page.get_by_text(re.compile(f"Comparing {len(runs)} Runs")).first.wait_for(timeout=60_000)
+        page.get_by_text(runs[0].run_id).first.wait_for(timeout=60_000)
+        text = page.locator("body").inner_text()
+        page.screenshot(path=shots / "mlflow-compare.png")
+        assert all(run.run_id in text for run in runs)
+        page.close()
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+
+
+def _wait(url: str) -> None:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return
+        except OSError:
+            time.sleep(0.5)
+    raise TimeoutError(url)
