@@ -53,6 +53,12 @@ def harness_python() -> str:
     return python
 
 
+def check_tasks(eval_spec: EvalSpec) -> None:
+    """Raise `InputError` when no task is named."""
+    if not eval_spec.tasks:
+        raise InputError("eval.task=lm_eval needs the names of tasks: eval.tasks=[gsm8k]. `lm_eval ls tasks` lists them.")
+
+
 def evaluate_harness(
     base_url: str, api_key: str, model: str, eval_spec: EvalSpec, folder: Path, on_progress: Progress = silent
 ) -> EvalResult:
@@ -64,8 +70,7 @@ def evaluate_harness(
         InputError: the harness is missing, or no task is named.
         CrossmeshError: the harness failed; its last lines are in the message.
     """
-    if not eval_spec.tasks:
-        raise InputError("eval.task=lm_eval needs the names of tasks: eval.tasks=[gsm8k]. `lm_eval ls tasks` lists them.")
+    check_tasks(eval_spec)
     python, began = harness_python(), time.monotonic()
     kept = folder / "harness"
     kept.mkdir(parents=True, exist_ok=True)

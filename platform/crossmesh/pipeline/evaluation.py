@@ -14,9 +14,11 @@ from crossmesh.bench.endpoint import fingerprint_of, server_at
 from crossmesh.bench.load import Target
 from crossmesh.console import Console
 from crossmesh.evaluate.harness import JudgedTask, evaluate_endpoint, open_task
-from crossmesh.evaluate.lm_eval import evaluate_harness, harness_python
+from crossmesh.evaluate.judge import SIMULATOR, simulator_version
+from crossmesh.evaluate.lm_eval import check_tasks, evaluate_harness, harness_python
 from crossmesh.evaluate.problems import task_digest
 from crossmesh.evaluate.results import EvalResult, read_result
+from crossmesh.evaluate.sandbox import open_sandbox
 from crossmesh.evaluate.tasks import load_task
 from crossmesh.files import canonical_json, digest_text, read_json, write_json
 from crossmesh.models.weights import ModelFolder
@@ -62,6 +64,17 @@ def served_base(spec: ExperimentSpec, model: ModelFolder) -> ServedBase:
     return ServedBase(BASE, model.path, model.weights_digest, cache_folder(spec) / "serving")
 
 
+def check_evaluation(spec: ExperimentSpec) -> None:
+    """Raise `InputError` for a task without its files, or tools that are missing, before anything is started."""
+    if spec.eval.task == "lm_eval":
+        harness_python()
+        check_tasks(spec.eval)
+    else:
+        load_task(spec.eval, spec.data)
+        simulator_version()
+        open_sandbox(spec.eval.sandbox, SIMULATOR)
+
+
 class Examiner:
     """Evaluates models on the task of one spec; the task is loaded, and judges its own solutions, when the first is.
 
@@ -77,10 +90,8 @@ class Examiner:
         self._task: JudgedTask | None = None
 
     def ready(self) -> None:
-        """Load the task now. Raises `InputError` for tools and files that are missing."""
-        if self._spec.eval.task == "lm_eval":
-            harness_python()
-        else:
+        """Let the task judge its own solutions now, not while a server waits."""
+        if self._spec.eval.task != "lm_eval":
             self._judged_task()
 
     def kept(self, name: str, identity: object, *, force: bool) -> Evaluation | None:

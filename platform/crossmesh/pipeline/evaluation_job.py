@@ -13,7 +13,7 @@ from crossmesh.evaluate.harness import open_task
 from crossmesh.evaluate.paired import Paired, compare_counts
 from crossmesh.evaluate.results import EvalResult
 from crossmesh.hardware.devices import Tpu
-from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, evaluate_models, evaluate_url
+from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, check_evaluation, evaluate_models, evaluate_url
 from crossmesh.pipeline.serving import named_adapters
 from crossmesh.plan.gate import gate_serving
 from crossmesh.plan.planner import own_planner
@@ -69,6 +69,7 @@ def evaluate(spec: ExperimentSpec, console: Console, against: str, *, force: boo
 
     Each adapter is compared with the base; with `against`, an earlier evaluation's MLflow run id or how it begins, each model with that.
     """
+    check_evaluation(spec)
     tracker = Tracker(spec.tracking, spec.storage)
     earlier = _stored(tracker, against) if against else None
     found = (evaluate_url(spec, tracker, console, force=force),) if spec.eval.url else _on_own_server(spec, tracker, console, force=force)

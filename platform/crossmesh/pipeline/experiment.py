@@ -11,7 +11,7 @@ from crossmesh.cluster import require_chips
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text, write_json
-from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, evaluate_models
+from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, check_evaluation, evaluate_models
 from crossmesh.plan.gate import gate_serving, gate_training
 from crossmesh.plan.planner import own_planner
 from crossmesh.report.prices import rent
@@ -44,6 +44,7 @@ def check_experiment(spec: ExperimentSpec, backends: tuple[str, ...], tracker: T
             "lora.rank=0 trains all weights, and this job serves and compares adapters of one base. Give lora.rank a positive number, or "
             "train the model with jobs/finetune.py."
         )
+    check_evaluation(spec)
     planner = own_planner(spec, tracker)
     for backend, own in _on_each(spec, backends).items():
         check_trainable(own)
