@@ -9,8 +9,8 @@ from crossmesh.report.comparable import YES, Comparison
 from crossmesh.report.estimates import Margin
 from crossmesh.report.quantity import HIGHER, Quantity
 from crossmesh.report.sheets import Findings
-from crossmesh.report.variants import Results
 from crossmesh.report.winners import margin_of
+from crossmesh.report.write import Report
 
 _LIMIT = re.compile(r"^(-?\d+(?:\.\d+)?)(%?)$")
 REGRESSION, WITHIN, OPEN = "regression", "within the limit", "beyond the limit, but within its interval"
@@ -55,20 +55,21 @@ def parse_limit(key: str, text: str) -> Limit:
     return Limit(key, text.strip(), float(found[1]) / 100)
 
 
-def judge(results: Results, comparison: Comparison, found: Findings, limits: Mapping[str, str]) -> tuple[Judged, ...]:
-    """Hold `limits`, by key of a quantity, against the change from the first variant of `results`, the baseline, to the second.
+def judge(report: Report, baseline_run: str, candidate_run: str, limits: Mapping[str, str]) -> tuple[Judged, ...]:
+    """Hold `limits`, by key of a quantity, against the change from one run of `report` to another, both by MLflow id.
 
     A limit is broken where the change is beyond it and so is its whole interval; without an interval the value alone decides.
 
     Raises `InputError` for a limit that cannot be read or has the wrong sign, for a quantity that one of the two lacks, and for runs
     that may not be compared in it.
     """
-    baseline, candidate = results.variants
+    by_run = {one.run_id: one for one in report.results.variants}
+    baseline, candidate = by_run[baseline_run], by_run[candidate_run]
     judged = []
     for key, text in limits.items():
         limit = parse_limit(key, text)
-        quantity = _quantity(found, key)
-        _check(quantity, limit, comparison, baseline.name, candidate.name)
+        quantity = _quantity(report.found, key)
+        _check(quantity, limit, report.comparison, baseline.name, candidate.name)
         change = margin_of(quantity, candidate, baseline)
         before, after = (f"{quantity.cells[one.name].text} {quantity.unit}" for one in (baseline, candidate))
         judged.append(Judged(limit, before, after, change, _verdict(change, limit, quantity)))
