@@ -58,7 +58,7 @@ def run(job: Job[CompareKeys]) -> None:
     selection = select(tracker, spec.name, keys.runs, keys.sweep, keys.baseline, keys.candidate, limits)
     command = " ".join(["python jobs/compare.py", *sys.argv[1:]])
     done = compare_runs(tracker, selection, command, Path(keys.folder).absolute(), keys.hours, keys.qps, spec.hardware.catalogue)
-    judged = judge(done.report, *(one.run_id for one in selection.runs), limits) if keys.baseline else ()
+    judged = judge(done.report, [one.run_id for one in selection.runs], limits) if keys.baseline else ()
     values = done.report.json() | {"report": str(done.page), "run_id": done.run_id}
     values["judged"] = [{**asdict(one), "words": one.words} for one in judged]
     console.finish(lambda: print_report(done.report, RichConsole(highlight=False)), values, keys.output)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from crossmesh.report.comparable import ASPECTS, GROUPS, NO, NOTHING, YES, Comparison, Difference, Gate
+from crossmesh.report.estimates import Margin
 from crossmesh.report.quantities import USD_OUTPUT
 from crossmesh.report.quantity import SERVED, Quantity
 from crossmesh.report.sheets import Findings
@@ -132,7 +133,7 @@ def _better(results: Results, gate: Gate, found: Findings, letters: Mapping[str,
     tone = NEUTRAL
     for base in (one for one in variants.values() if one.training is None):
         gains = {name: margin_of(quantity, one, base) for name, one in trained.items() if _together(gate, name, base.name)}
-        reasons += [f"{name} against {base.name}: {gain.words}." for name, gain in list(gains.items())[:_NAMED]]
+        reasons += [f"{name} against {base.name}: {gain.words}{_test(gain)}." for name, gain in list(gains.items())[:_NAMED]]
         if gains:
             beaten = all(gain.low is not None and gain.low > 0 for gain in gains.values())
             tone = GOOD if beaten else BAD
@@ -143,6 +144,11 @@ def _better(results: Results, gate: Gate, found: Findings, letters: Mapping[str,
 
 def _together(gate: Gate, *names: str) -> bool:
     return any(set(names) <= set(one) for one in gate.classes)
+
+
+def _test(gain: Margin) -> str:
+    """The test behind a paired margin, with its p-value; nothing where there was none."""
+    return "" if gain.p_value is None else f", p = {gain.p_value:.2g} ({gain.method})"
 
 
 def _paired_line(one: Winner) -> str:

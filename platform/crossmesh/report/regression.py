@@ -1,7 +1,7 @@
 """Whether a candidate is worse than its baseline by more than is allowed, for CI. Pure: limits are judged with the interval of a change."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from crossmesh.errors import InputError
@@ -55,8 +55,8 @@ def parse_limit(key: str, text: str) -> Limit:
     return Limit(key, text.strip(), float(found[1]) / 100)
 
 
-def judge(report: Report, baseline_run: str, candidate_run: str, limits: Mapping[str, str]) -> tuple[Judged, ...]:
-    """Hold `limits`, by key of a quantity, against the change from one run of `report` to another, both by MLflow id.
+def judge(report: Report, runs: Sequence[str], limits: Mapping[str, str]) -> tuple[Judged, ...]:
+    """Hold `limits`, by key of a quantity, against the change from the first of two `runs` of `report`, the baseline, to the second.
 
     A limit is broken where the change is beyond it and so is its whole interval; without an interval the value alone decides.
 
@@ -64,7 +64,7 @@ def judge(report: Report, baseline_run: str, candidate_run: str, limits: Mapping
     that may not be compared in it.
     """
     by_run = {one.run_id: one for one in report.results.variants}
-    baseline, candidate = by_run[baseline_run], by_run[candidate_run]
+    baseline, candidate = (by_run[run] for run in runs)
     judged = []
     for key, text in limits.items():
         limit = parse_limit(key, text)

@@ -21,7 +21,7 @@ def pair(results, factor=1.0, spread=0.05, steps=40):
 
 def verdict(results, baseline="torch", candidate="jax", **limits):
     runs = {one.name: one.run_id for one in results.variants}
-    return [one.verdict for one in judge(make_report(results), runs[baseline], runs[candidate], limits)]
+    return [one.verdict for one in judge(make_report(results), (runs[baseline], runs[candidate]), limits)]
 
 
 @pytest.mark.parametrize(
