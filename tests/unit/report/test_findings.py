@@ -34,6 +34,17 @@ def test_the_same_problems_are_compared_one_by_one(results):
     assert any("p = 0.039 (exact McNemar)" in reason for reason in quality["reasons"])
 
 
+def test_the_base_is_compared_one_by_one_too(results):
+    """torch solves 10 problems that the base does not, and none the other way: exact McNemar p = 2 / 2^10."""
+    solved = {"base": set(range(2)), "torch": set(range(12))}
+    variants = tuple(
+        replace(v, answers={"heldout": {str(n): (1, int(n in solved[v.name])) for n in range(48)}}) if v.name in solved else v
+        for v in results.variants
+    )
+    reasons = found(replace(results, variants=variants))["quality"]["reasons"]
+    assert any(reason.startswith("torch against base: ") and reason.endswith(", p = 0.002 (exact McNemar).") for reason in reasons)
+
+
 def test_a_clear_winner_is_named_with_its_margin(results):
     assert found(with_score(results, "jax", 0.9, 0.83, 0.95))["quality"]["answer"] == "jax, by 31.7 points"
 
