@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,13 @@ _POLL_S = 0.5
 _TAIL = 2000
 _GRACE_S = 20.0
 
+Ready = Callable[[], Target]
+"""Waits until a server that is starting answers, once. Raises `CrossmeshError` when it does not."""
+
 
 @contextmanager
-def bare_server(spec: ExperimentSpec, settings: EngineSettings, log: Path) -> Iterator[Target]:
-    """The OpenAI server of vLLM itself on a free port, ended with the block. Raises `CrossmeshError` when it does not start."""
+def bare_server(spec: ExperimentSpec, settings: EngineSettings, log: Path) -> Iterator[Ready]:
+    """The OpenAI server of vLLM itself on a free port, starting, and ended with the block."""
     worker = environment(settings.kind, spec.hardware.slice.device).with_variables(**settings.variables)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -34,8 +37,12 @@ def bare_server(spec: ExperimentSpec, settings: EngineSettings, log: Path) -> It
     command = [worker.python or sys.executable, "-m", "vllm.entrypoints.openai.api_server", *bare_arguments(settings, port)]
     target = Target(f"http://127.0.0.1:{port}", settings.models[0])
     with _process(command, {**os.environ, **worker.variables}, log, speaks=False) as process:
-        _wait_until_it_answers(target, process, log, spec.serve.start_timeout_s)
-        yield target
+
+        def ready() -> Target:
+            _wait_until_it_answers(target, process, log, spec.serve.start_timeout_s)
+            return target
+
+        yield ready
 
 
 def bare_arguments(settings: EngineSettings, port: int) -> list[str]:
@@ -54,8 +61,8 @@ def _flag(name: str, value: Any) -> list[str]:
 
 
 @contextmanager
-def plain_server(spec: ExperimentSpec, settings: EngineSettings, log: Path) -> Iterator[Target]:
-    """The application of `build_openai_app` on a Ray of its own (`plain.py`), ended with the block; raises as `bare_server` does."""
+def plain_server(spec: ExperimentSpec, settings: EngineSettings, log: Path) -> Iterator[Ready]:
+    """The application of `build_openai_app` on a Ray of its own (`plain.py`), starting, and ended with the block."""
     asked = {
         "storage": spec.storage.root,
         "hardware": spec.hardware.name,
@@ -72,13 +79,18 @@ def plain_server(spec: ExperimentSpec, settings: EngineSettings, log: Path) -> I
             raise AssertionError("the process of the plain server has no pipes")
         process.stdin.write(json.dumps(asked).encode() + b"\n")
         process.stdin.flush()
-        line = process.stdout.readline()
-        said = json.loads(line) if line else {"error": _ended("The plain server of ray.serve.llm", log)}
-        if "error" in said:
-            raise CrossmeshError(said["error"])
-        target = Target(f"http://127.0.0.1:{said['port']}", settings.models[0])
-        _wait_until_it_answers(target, process, log, _GRACE_S)
-        yield target
+        heard = process.stdout
+
+        def ready() -> Target:
+            line = heard.readline()
+            said = json.loads(line) if line else {"error": _ended("The plain server of ray.serve.llm", log)}
+            if "error" in said:
+                raise CrossmeshError(said["error"])
+            target = Target(f"http://127.0.0.1:{said['port']}", settings.models[0])
+            _wait_until_it_answers(target, process, log, _GRACE_S)
+            return target
+
+        yield ready
 
 
 @contextmanager

@@ -46,13 +46,14 @@ class _Servers:
         return target
 
     def _start(self) -> None:
+        """Start all three at once: most of it is importing, on one core each."""
         spec, settings = self.own.spec, self.own.settings
+        plain = self.stack.enter_context(plain_server(spec, settings, self.folder / "plain.log"))
+        bare = self.stack.enter_context(bare_server(spec, settings, self.folder / "bare.log"))
         server = self.stack.enter_context(self.own.start(self.console))
+        with self.console.stage("serve: bare vLLM and plain ray.serve.llm"):
+            self.targets |= {BARE: bare(), PLAIN: plain()}
         self.targets[OURS] = server_at(server.base_url, settings.models[0], server.api_key)
-        with self.console.stage("serve: plain ray.serve.llm"):
-            self.targets[PLAIN] = self.stack.enter_context(plain_server(spec, settings, self.folder / "plain.log"))
-        with self.console.stage("serve: bare vLLM"):
-            self.targets[BARE] = self.stack.enter_context(bare_server(spec, settings, self.folder / "bare.log"))
 
 
 def benchmark_bare(spec: ExperimentSpec, console: Console) -> Done:
