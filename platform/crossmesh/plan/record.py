@@ -131,3 +131,12 @@ def plan_metrics(one: PlanRecord) -> dict[str, float]:
     found = {f"plan/{name}": getattr(one, name) for name in _METRICS}
     serving = {f"plan/{name}": value for name, value in (one.serving or {}).items()}
     return {name: float(value) for name, value in {**found, **serving}.items() if value is not None} | {"plan/fits": float(one.fits)}
+
+
+TAG_STEP_SOURCE, TAG_HBM_SOURCE = "crossmesh.plan_step_source", "crossmesh.plan_hbm_source"
+
+
+def plan_sources(one: PlanRecord) -> dict[str, str]:
+    """Whether time and memory of `plan_metrics` are modelled or compiled, as tags of the run."""
+    found = {TAG_STEP_SOURCE: one.step_source, TAG_HBM_SOURCE: one.hbm_source}
+    return {tag: source for tag, source in found.items() if source}

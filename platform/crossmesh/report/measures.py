@@ -10,7 +10,7 @@ from crossmesh.report.units import number_text
 from crossmesh.report.variants import Results, TrainingSummary, Variant
 
 PLANNED_SPEED, PLANNED_MEMORY = "planned_tokens_per_s", "planned_hbm_gib"
-"""Keys of `Variant.modelled`, and of their quantities."""
+"""Keys of `Variant.planned`, and of their quantities."""
 
 
 def _whole(value: float) -> str:
@@ -50,6 +50,10 @@ def _sample(variant: Variant, training: TrainingSummary) -> Estimate | None:
 
 def _maybe(value: float | None, scale: float = 1.0) -> Estimate | None:
     return None if value is None else Estimate(scale * value)
+
+
+def _planned(key: str) -> Callable[[Variant, TrainingSummary], Estimate | None]:
+    return lambda variant, _: Estimate(variant.planned[key][0]) if key in variant.planned else None
 
 
 MEASURES = (
@@ -133,7 +137,7 @@ MEASURES = (
         "real tokens/s",
         "by the plan, before the run",
         NEITHER,
-        lambda variant, _: _maybe(variant.modelled.get(PLANNED_SPEED)),
+        _planned(PLANNED_SPEED),
         why="not planned",
         source=MODELLED,
         optional=True,
@@ -144,7 +148,7 @@ MEASURES = (
         "GiB",
         "by the plan, before the run",
         NEITHER,
-        lambda variant, _: _maybe(variant.modelled.get(PLANNED_MEMORY)),
+        _planned(PLANNED_MEMORY),
         why="not planned",
         source=MODELLED,
         form=_tenth,
@@ -169,13 +173,14 @@ def training_quantities(results: Results) -> Iterator[Quantity]:
         found = {v.name: measure.of(v, v.training) for v in results.variants if v.training is not None}
         estimates = {name: estimate for name, estimate in found.items() if estimate is not None}
         if not measure.optional or estimates:
-            cells = {v.name: _cell(measure, found.get(v.name), trained=v.training is not None) for v in results.variants}
+            cells = {v.name: _cell(measure, found.get(v.name), v) for v in results.variants}
             quality = (measure.label, measure.unit, measure.how, measure.better, measure.aspect)
             yield Quantity(measure.key, TRAINING, *quality, cells, estimates)
 
 
-def _cell(measure: Measure, found: Estimate | None, *, trained: bool) -> Cell:
+def _cell(measure: Measure, found: Estimate | None, variant: Variant) -> Cell:
     if found is None:
-        return missing(measure.why if trained else NOT_TRAINED)
+        return missing(measure.why if variant.training is not None else NOT_TRAINED)
+    source = variant.planned[measure.key][1] if measure.key in variant.planned else measure.source
     interval = f"{measure.form(found.interval[0])} to {measure.form(found.interval[1])}" if found.interval else ""
-    return Cell(measure.form(found.value), interval, measure.source, found.value)
+    return Cell(measure.form(found.value), interval, source, found.value)

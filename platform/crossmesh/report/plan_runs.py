@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from crossmesh.plan.record import PlanRecord, plan_metrics
+from crossmesh.plan.record import PlanRecord, plan_metrics, plan_sources
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.tracker import Tracker
 
@@ -57,4 +57,4 @@ def _log_point(tracker: Tracker, one: PlanRecord, parent: str) -> None:
 
 def _verdict(one: PlanRecord) -> dict[str, str]:
     rejected = {"crossmesh.rejected_because": one.rejected_because} if one.rejected_because else {}
-    return {"crossmesh.fits": str(one.fits).lower(), "crossmesh.pareto": str(one.pareto).lower(), **rejected}
+    return {"crossmesh.fits": str(one.fits).lower(), "crossmesh.pareto": str(one.pareto).lower(), **plan_sources(one), **rejected}

@@ -6,7 +6,6 @@ Which evaluation and which benchmark belong to which training is `lineage`'s.
 import math
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from statistics import mean
 from typing import Any
@@ -14,6 +13,8 @@ from typing import Any
 from crossmesh.errors import InputError
 from crossmesh.evaluate.results import RESULT, EvalResult
 from crossmesh.files import canonical_json, digest_text
+from crossmesh.plan.record import TAG_HBM_SOURCE, TAG_STEP_SOURCE
+from crossmesh.report.cells import MODELLED
 from crossmesh.report.labels import labels
 from crossmesh.report.lineage import link
 from crossmesh.report.measures import PLANNED_MEMORY, PLANNED_SPEED
@@ -89,7 +90,7 @@ class _Reader:
             training=self._training(run),
             run_id=run.run_id,
             rent=self._rent(run),
-            modelled=_modelled(run.metrics),
+            planned=_planned(run),
         )
 
     def with_measured(self, variant: Variant, runs: Sequence[TrackedRun]) -> Variant:
@@ -160,13 +161,13 @@ class _Reader:
         return replace(variant, record=record, serving=tuple(_cell(one) for one in values["cells"]), serving_rent=self._rent(run))
 
 
-def _modelled(metrics: Mapping[str, float]) -> dict[str, float]:
-    found = {}
-    with suppress(KeyError):
-        found[PLANNED_SPEED] = metrics["plan/tokens_per_s"]
-    with suppress(KeyError):
-        found[PLANNED_MEMORY] = metrics["plan/hbm_bytes_per_chip"] / _GIB
-    return found
+def _planned(run: TrackedRun) -> dict[str, tuple[float, str]]:
+    """Speed and memory as the plan had them, with where it had them from."""
+    kept = (
+        (PLANNED_SPEED, "plan/tokens_per_s", 1.0, TAG_STEP_SOURCE),
+        (PLANNED_MEMORY, "plan/hbm_bytes_per_chip", 1 / _GIB, TAG_HBM_SOURCE),
+    )
+    return {key: (scale * run.metrics[metric], run.tags.get(tag, MODELLED)) for key, metric, scale, tag in kept if metric in run.metrics}
 
 
 def _workload(run: TrackedRun) -> dict[str, str]:

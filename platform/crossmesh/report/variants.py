@@ -141,8 +141,8 @@ class Variant:
     serving: tuple[ServingCell, ...] = ()
     serving_rent: Rent = Rent(None, why="no benchmark of a server with it")
     """Of what served it."""
-    modelled: Mapping[str, float] = field(default_factory=dict)
-    """What the plan said before the run, by name of a quantity."""
+    planned: Mapping[str, tuple[float, str]] = field(default_factory=dict)
+    """What the plan said before the run, and by what, modelled or compiled, by key of a quantity."""
     answers: Mapping[str, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     """(samples, passed) by problem by split: what two models are compared on problem by problem."""
 

@@ -27,7 +27,7 @@ from crossmesh.plan.forecast import Forecast
 from crossmesh.plan.gate import gate_point
 from crossmesh.plan.planner import own_planner
 from crossmesh.plan.point import training_point
-from crossmesh.plan.record import plan_metrics, training_record
+from crossmesh.plan.record import plan_metrics, plan_sources, training_record
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.fingerprint import Record, ScienceFacts, science_record, system_record, trial_identity
 from crossmesh.track.provenance import gather_provenance
@@ -223,7 +223,9 @@ def _open_run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder
         profile={"rows": tokens.count, "tokens_mean": tokens.mean, "tokens_longest": tokens.longest, "dropped_long": prepared.dropped_long},
     )
     if prepared.planned:  # Beside what is measured.
-        tracker.metrics(run_id, plan_metrics(training_record(spec.name, prepared.planned)), 0)
+        record = training_record(spec.name, prepared.planned)
+        tracker.metrics(run_id, plan_metrics(record), 0)
+        tracker.tags(run_id, plan_sources(record))
     if trained_by := _kept_provenance(folder):  # The trial's run was lost: what was trained before keeps saying by what.
         tracker.artifact_json(run_id, _PROVENANCE_ARTIFACT, trained_by)
     else:

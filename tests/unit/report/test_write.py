@@ -166,6 +166,14 @@ def test_every_number_says_where_it_comes_from_and_every_gap_why(served):
     assert by_key["output_tokens_per_s/512/256 QPS 4"]["jax"]["flags"].startswith("cache hits: 40%")
 
 
+def test_a_plan_says_whether_it_was_modelled_or_compiled(results):
+    torch = replace(results.variants[1], planned={"planned_tokens_per_s": (900.0, "modelled"), "planned_hbm_gib": (44.2, "compiled")})
+    report = make_report(replace(results, variants=(torch, results.variants[2]))).json()
+    cells = {one["key"]: one["cells"] for one in report["quantities"]}
+    assert [cells[f"planned_{key}"]["torch"]["source"] for key in ("tokens_per_s", "hbm_gib")] == ["modelled", "compiled"]
+    assert cells["planned_hbm_gib"]["jax"] == {"value": None, "why": "not planned"}
+
+
 def test_a_flagged_load_is_shown_and_wins_nothing(served):
     sound, flagged = make_report(served()), make_report(served(flags=("impossible: too fast",)))
     assert {one.quantity.load for one in sound.found.winners if one.quantity.section == "serving"} == {"512/256 QPS 4", "4096/256 QPS 4"}
