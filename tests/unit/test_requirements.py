@@ -67,3 +67,14 @@ def test_the_tpu_compiler_is_one_package_with_hashes_that_no_worker_environment_
     assert "--hash=sha256:" in text
     assert "://" not in text
     assert "libtpu" not in locks["cpu"][1]  # Beside it vLLM takes a CPU for a TPU.
+
+
+def test_the_evaluation_harness_has_a_lock_of_its_own_with_hashes_and_no_framework(checkout, locks):
+    text = (checkout / "requirements" / "lm-eval.txt").read_text()
+    pins = dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", text, re.MULTILINE))
+    assert f'lm-eval = ["lm-eval[api]=={pins["lm-eval"]}"]' in (checkout / "pyproject.toml").read_text()
+    assert text.count("--hash=sha256:") >= len(pins)
+    assert "://" not in text
+    assert not FRAMEWORKS & pins.keys()
+    shared = pins.keys() & locks["cpu"][1].keys()
+    assert {name: pins[name] for name in shared} == {name: locks["cpu"][1][name] for name in shared}
