@@ -83,6 +83,8 @@ lock: install ## Compile requirements/*.txt again from pyproject.toml
 	$(COMPILE) --python-version 3.12 -o requirements/head.txt
 	for kind in gpu gpu-jax tpu-train tpu-serve; do \
 		$(COMPILE) --extra $$kind --python-version 3.12 -o requirements/$$kind.txt || exit 1; done
+	sed -n 's/^lm-eval = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(BIN)/uv pip compile - --quiet --no-header --generate-hashes \
+		--python-platform $(PLATFORM) --python-version 3.11 --constraint requirements/cpu.txt -o requirements/lm-eval.txt
 	sed -n 's/^plan-tpu = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(BIN)/uv pip compile - --quiet --no-header --generate-hashes --no-deps \
 		--python-platform $(PLATFORM) --python-version 3.11 -o requirements/plan-tpu.txt
 
