@@ -12,7 +12,7 @@ from crossmesh.report.comparable import ASPECTS, GROUPS, NO, NOTHING, YES, Compa
 from crossmesh.report.estimates import Margin
 from crossmesh.report.quantities import USD_OUTPUT
 from crossmesh.report.quantity import SERVED, Quantity
-from crossmesh.report.sheets import Findings
+from crossmesh.report.sheets import Computed
 from crossmesh.report.variants import Results, Variant, split_name
 from crossmesh.report.winners import EQUAL, SHOWN, SINGLE, UNDECIDED, Winner, margin_of
 
@@ -40,12 +40,12 @@ class Finding:
     """`good`, `bad` or `neutral`."""
 
 
-def findings(results: Results, comparison: Comparison, found: Findings) -> tuple[Finding, ...]:
+def findings(results: Results, comparison: Comparison, found: Computed) -> tuple[Finding, ...]:
     """Return an answer for each aspect, in the order of `ASPECTS`."""
     return tuple(_finding(aspect, results, comparison, found) for aspect in ASPECTS)
 
 
-def _finding(aspect: str, results: Results, comparison: Comparison, found: Findings) -> Finding:
+def _finding(aspect: str, results: Results, comparison: Comparison, found: Computed) -> Finding:
     gate = comparison.gates[aspect]
     letters = {name: group.letter for group in comparison.groups for name in group.names}
     if gate.state == NO:
@@ -70,11 +70,11 @@ def _more(blocking: Sequence[Difference]) -> tuple[str, ...]:
     return (f"{len(blocking) - _NAMED} more differing keys are listed below.",) if len(blocking) > _NAMED else ()
 
 
-def _won(key: str, found: Findings) -> list[Winner]:
+def _won(key: str, found: Computed) -> list[Winner]:
     return [one for one in found.winners if one.quantity.key == key]
 
 
-def _least_or_most(key: str, found: Findings, letters: Mapping[str, str]) -> tuple[str, list[str], str]:
+def _least_or_most(key: str, found: Computed, letters: Mapping[str, str]) -> tuple[str, list[str], str]:
     """The winner of a quantity, one line a class of comparable variants."""
     quantity = next(one for one in found.quantities if one.key == key)
     ranked = _won(key, found)
@@ -116,7 +116,7 @@ def _without_winner(quantity: Quantity) -> tuple[str, list[str], str]:
     return "Not known", [f"{reason[:1].upper()}{reason[1:]}." for reason in list(reasons)[:_NAMED]], NEUTRAL
 
 
-def _better(results: Results, gate: Gate, found: Findings, letters: Mapping[str, str]) -> tuple[str, list[str], str]:
+def _better(results: Results, gate: Gate, found: Computed, letters: Mapping[str, str]) -> tuple[str, list[str], str]:
     """Which variant solves more of the primary split, and by how much more than the base; without an evaluation, whose loss is lower."""
     key = f"pass_at_1/{results.splits[0]}" if results.splits else ""
     quantity = next((one for one in found.quantities if one.key == key), None)
@@ -156,7 +156,7 @@ def _paired_line(one: Winner) -> str:
     return f"{one.best} against {one.second}: {one.words}{test}."
 
 
-def _serves(results: Results, found: Findings, letters: Mapping[str, str]) -> tuple[str, list[str], str]:
+def _serves(results: Results, found: Computed, letters: Mapping[str, str]) -> tuple[str, list[str], str]:
     """Who gives a token for less at each load, or more of them where there is no price."""
     if not any(one.serving for one in results.variants):
         return "Not measured", ["No benchmark of a server with one of these was found."], NEUTRAL

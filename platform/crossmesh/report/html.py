@@ -20,7 +20,7 @@ from crossmesh.report.cells import SOURCES
 from crossmesh.report.charts import BARS, PAGE, loss_chart, score_chart, series_numbers, speed_chart, svg
 from crossmesh.report.comparable import Comparison
 from crossmesh.report.findings import findings, headline, largest_loss_gap, lead, small
-from crossmesh.report.sheets import Findings, difference_rows, empty_sections, tables
+from crossmesh.report.sheets import Computed, difference_rows, gaps, tables
 from crossmesh.report.variants import SCOPES, Results, split_name
 
 _WIDE, _HALF, _NARROW = 1000, 470, 330
@@ -62,7 +62,7 @@ class _RecordView:
     text: str
 
 
-def render_html(results: Results, comparison: Comparison, found: Findings) -> str:
+def render_html(results: Results, comparison: Comparison, found: Computed) -> str:
     """Return the page."""
     # Escaping is on for every file, whatever its name ends with.
     environment = Environment(
@@ -79,7 +79,7 @@ def render_html(results: Results, comparison: Comparison, found: Findings) -> st
         break_evens=found.break_evens,
         differences=list(difference_rows(comparison, len(results.variants))),
         tables=tables(results, comparison, found),
-        empty=empty_sections(found),
+        empty=gaps(results, found),
         sources=SOURCES,
         series=series_numbers(results),
         figures=tuple(_figures(results, comparison)),

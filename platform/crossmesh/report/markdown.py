@@ -6,11 +6,11 @@ from html import escape
 from crossmesh.report.cells import BEST, FLAGGED, Cell, Table
 from crossmesh.report.comparable import Comparison
 from crossmesh.report.findings import findings, headline, lead
-from crossmesh.report.sheets import Findings, difference_rows, empty_sections, tables
+from crossmesh.report.sheets import Computed, difference_rows, gaps, tables
 from crossmesh.report.variants import Results
 
 
-def render_markdown(results: Results, comparison: Comparison, found: Findings) -> str:
+def render_markdown(results: Results, comparison: Comparison, found: Computed) -> str:
     """Return the text; everything from outside is escaped."""
     parts = [f"# {_text(results.experiment)}", f"**{_text(headline(comparison))}**", *map(_text, lead(results, comparison))]
     for one in findings(results, comparison, found):
@@ -27,7 +27,7 @@ def render_markdown(results: Results, comparison: Comparison, found: Findings) -
         parts += ["## What differs", _grid(("Key", "Values, and who has them", "What it means"), rows)]
     for table in tables(results, comparison, found):
         parts += [f"## {_text(table.title)}", _text(table.caption), _table(table)]
-    remarks = (*found.break_evens, *empty_sections(found), *results.notes)
+    remarks = (*found.break_evens, *gaps(results, found), *results.notes)
     parts += ["\n".join(f"- {_text(line)}" for line in remarks)] if remarks else []
     parts.append(f"Again: `{results.command.replace('`', ' ')}`")
     return "\n\n".join(parts) + "\n"

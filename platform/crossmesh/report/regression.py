@@ -8,7 +8,7 @@ from crossmesh.errors import InputError
 from crossmesh.report.comparable import YES, Comparison
 from crossmesh.report.estimates import Margin
 from crossmesh.report.quantity import HIGHER, Quantity
-from crossmesh.report.sheets import Findings
+from crossmesh.report.sheets import Computed
 from crossmesh.report.winners import margin_of
 from crossmesh.report.write import Report
 
@@ -76,7 +76,7 @@ def judge(report: Report, runs: Sequence[str], limits: Mapping[str, str]) -> tup
     return tuple(judged)
 
 
-def _quantity(found: Findings, key: str) -> Quantity:
+def _quantity(found: Computed, key: str) -> Quantity:
     """`pass_at_1` is that of the primary split: it comes first."""
     for one in found.quantities:
         if key in (one.key, one.key.partition("/")[0]):

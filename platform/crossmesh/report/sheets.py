@@ -16,6 +16,7 @@ from crossmesh.report.winners import SHOWN, SINGLE, Winner, winners
 
 _SIDE_BY_SIDE = 4
 """Up to so many variants are columns."""
+_REASONS = 3
 _SETTINGS = 6
 """Settings that differ and get a column of their own."""
 _TITLES = {TRAINING: "Training", EVALUATION: "Evaluation", SERVED: "Serving", COST: "Cost"}
@@ -23,7 +24,7 @@ _ALL_EMPTY = {EVALUATION: "No model was evaluated.", SERVED: "No server was benc
 
 
 @dataclass(frozen=True)
-class Findings:
+class Computed:
     """All that was computed of the results, once."""
 
     quantities: tuple[Quantity, ...]
@@ -34,18 +35,14 @@ class Findings:
         """The quantities of a section."""
         return tuple(one for one in self.quantities if one.section == section)
 
-    def winner(self, key: str) -> Winner | None:
-        """That of a quantity in its largest class."""
-        return next((one for one in self.winners if one.quantity.key == key), None)
 
-
-def computed(results: Results, comparison: Comparison) -> Findings:
+def computed(results: Results, comparison: Comparison) -> Computed:
     """Compute quantities, winners and break-evens."""
     found = (*quantities(results), *ownership(results))
-    return Findings(found, winners(results, comparison, found), break_evens(results))
+    return Computed(found, winners(results, comparison, found), break_evens(results))
 
 
-def tables(results: Results, comparison: Comparison, found: Findings) -> tuple[Table, ...]:
+def tables(results: Results, comparison: Comparison, found: Computed) -> tuple[Table, ...]:
     """Return the tables in the order they are shown."""
     made = []
     for section in (TRAINING, EVALUATION, SERVED, COST):
@@ -63,12 +60,18 @@ def tables(results: Results, comparison: Comparison, found: Findings) -> tuple[T
     return tuple(made)
 
 
-def empty_sections(found: Findings) -> tuple[str, ...]:
-    """Say of each section without a number that there is none."""
-    return tuple(words for section, words in _ALL_EMPTY.items() if not any(q.estimates for q in found.of(section)))
+def gaps(results: Results, found: Computed) -> tuple[str, ...]:
+    """Say of each section and each column that is left out because nobody has a number why that is so."""
+    said = [words for section, words in _ALL_EMPTY.items() if not any(q.estimates for q in found.of(section))]
+    if len(results.variants) > _SIDE_BY_SIDE:
+        for quantity in (*found.of(TRAINING), *found.of(COST)):
+            if not quantity.estimates:
+                reasons = dict.fromkeys(cell.text for cell in quantity.cells.values())
+                said.append(f"{quantity.label}: {'; '.join(list(reasons)[:_REASONS])}.")
+    return tuple(said)
 
 
-def _side_by_side(results: Results, section: str, own: tuple[Quantity, ...], found: Findings) -> Table:
+def _side_by_side(results: Results, section: str, own: tuple[Quantity, ...], found: Computed) -> Table:
     """A row a quantity, a column a variant, and who wins."""
     rows = []
     for quantity in own:
@@ -79,7 +82,7 @@ def _side_by_side(results: Results, section: str, own: tuple[Quantity, ...], fou
     return Table(section, _TITLES[section], _caption(section), columns, tuple(rows))
 
 
-def _under_each_other(results: Results, comparison: Comparison, section: str, own: tuple[Quantity, ...], found: Findings) -> Table:
+def _under_each_other(results: Results, comparison: Comparison, section: str, own: tuple[Quantity, ...], found: Computed) -> Table:
     """A row a variant, a column a quantity; what differs in its settings stands before them."""
     shown = tuple(one for one in own if one.estimates)
     settings = comparison.subject[:_SETTINGS] if section in (TRAINING, COST) else ()
@@ -94,12 +97,14 @@ def _under_each_other(results: Results, comparison: Comparison, section: str, ow
         head += [_setting(one.values.get(variant.name, "")) for one in settings]
         rows.append((*head, *(marked[quantity.key][variant.name] for quantity in shown)))
     columns = [Column("Run"), *([Column("Group")] if several else [])]
-    columns += [Column(one.key.replace("batch_micro", "micro-batch"), number=_numeric(one.values)) for one in settings]
+    columns += [
+        Column(one.key.removeprefix("mesh.").replace("batch_micro", "micro-batch"), number=_numeric(one.values)) for one in settings
+    ]
     columns += [Column(one.label, one.unit, one.how, number=True) for one in shown]
     return Table(section, _TITLES[section], _caption(section), tuple(columns), tuple(rows))
 
 
-def _loads(results: Results, own: tuple[Quantity, ...], found: Findings) -> Table:
+def _loads(results: Results, own: tuple[Quantity, ...], found: Computed) -> Table:
     """A row for each load and server."""
     names = list(dict.fromkeys(quantity.key.partition("/")[0] for quantity in own))
     heads = {quantity.key.partition("/")[0]: quantity for quantity in own}
@@ -119,7 +124,7 @@ def _loads(results: Results, own: tuple[Quantity, ...], found: Findings) -> Tabl
     return Table(SERVED, _TITLES[SERVED], _caption(SERVED), columns, tuple(rows))
 
 
-def _winner_table(comparison: Comparison, found: Findings) -> Table:
+def _winner_table(comparison: Comparison, found: Computed) -> Table:
     """A row a quantity and class of comparable variants."""
     letters = {name: group.letter for group in comparison.groups for name in group.names}
     rows = []
@@ -150,13 +155,13 @@ def _winner_table(comparison: Comparison, found: Findings) -> Table:
     return Table("winners", "Who wins", caption, columns, tuple(rows))
 
 
-def _marked(quantity: Quantity, found: Findings) -> dict[str, Cell]:
+def _marked(quantity: Quantity, found: Computed) -> dict[str, Cell]:
     """The cells, with the best of each class marked where it is more than equal."""
     best = {one.best for one in found.winners if one.quantity.key == quantity.key and one.verdict in (SHOWN, SINGLE)}
     return {name: replace(cell, state=BEST) if name in best else cell for name, cell in quantity.cells.items()}
 
 
-def _won(quantity: Quantity, found: Findings) -> Cell:
+def _won(quantity: Quantity, found: Computed) -> Cell:
     if quantity.better == NEITHER:
         return Cell("")
     said = [one for one in found.winners if one.quantity.key == quantity.key]
@@ -165,6 +170,10 @@ def _won(quantity: Quantity, found: Findings) -> Cell:
         return Cell("; ".join(one.sentence for one in said), "; ".join(note for note in notes if note))
     known = len(quantity.estimates)
     return missing("" if known == 0 else "nothing to compare with" if known == 1 else "not compared")
+
+
+def _setting_name(key: str) -> str:
+    return key.removeprefix("mesh.").replace("batch_micro", "micro-batch")
 
 
 def _setting(text: str) -> Cell:

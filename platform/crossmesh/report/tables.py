@@ -7,7 +7,7 @@ from rich.text import Text
 from crossmesh.report.cells import BEST, FLAGGED, MISSING, Cell, Table
 from crossmesh.report.comparable import Comparison
 from crossmesh.report.findings import BAD, GOOD, findings, headline, lead
-from crossmesh.report.sheets import difference_rows, empty_sections, tables
+from crossmesh.report.sheets import difference_rows, gaps, tables
 from crossmesh.report.write import Report
 
 _STYLES = {GOOD: "bold green", BAD: "bold red"}
@@ -30,7 +30,7 @@ def print_report(report: Report, console: Console) -> None:
     parts += [_table(table, results.experiment) for table in tables(results, comparison, found)]
     if comparison.differences:
         parts.append(_difference_table(comparison, len(results.variants)))
-    parts += [Text(line, style="yellow") for line in (*found.break_evens, *empty_sections(found), *results.notes)]
+    parts += [Text(line, style="yellow") for line in (*found.break_evens, *gaps(results, found), *results.notes)]
     console.print(Group(*parts))
 
 

@@ -11,7 +11,7 @@ from crossmesh.report.findings import findings, headline
 from crossmesh.report.html import render_html
 from crossmesh.report.markdown import render_markdown
 from crossmesh.report.quantity import Quantity
-from crossmesh.report.sheets import Findings, computed
+from crossmesh.report.sheets import Computed, computed
 from crossmesh.report.variants import PRIMARY_SPLIT, SCOPES, Results, Score, Variant, finite
 
 HTML_NAME, MARKDOWN_NAME, JSON_NAME = "report.html", "report.md", "report.json"
@@ -33,7 +33,7 @@ class Report:
 
     results: Results
     comparison: Comparison
-    found: Findings
+    found: Computed
 
     def write(self, folder: Path) -> Path:
         """Write all files into `folder`, made if need be, and return the path of the HTML. The same results give the same bytes."""
