@@ -1,6 +1,7 @@
-"""Fine-tune one model: `python jobs/finetune.py experiment=demo backend=jax`."""
+"""Fine-tune one model: `python jobs/finetune.py experiment=demo backend=jax`; `-m mesh=fsdp,tp batch.micro=1,2` sweeps."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,14 +11,17 @@ from crossmesh.cluster import ray_session, require_chips
 from crossmesh.console import Console
 from crossmesh.plan.gate import gate_training
 from crossmesh.plan.planner import own_planner
-from crossmesh.spec.compose import Job, JobKeys, run_job
+from crossmesh.spec.compose import Job, SweptJob, run_job
+from crossmesh.spec.sweep import SweepKeys
+from crossmesh.sweep.driver import request_of, run_sweep
+from crossmesh.sweep.training import Training
 from crossmesh.sweep.trial import fetch, prepare, run_trial
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.launch import check_trainable
 
 
 @dataclass(frozen=True)
-class FinetuneKeys(JobKeys):
+class FinetuneKeys(SweepKeys):
     """The job's own keys."""
 
     force: bool = False
@@ -57,5 +61,11 @@ def run(job: Job[FinetuneKeys]) -> None:
     )
 
 
+def sweep(points: Sequence[SweptJob[FinetuneKeys]]) -> None:
+    """Fine-tune at every point (`-m`), and show them together."""
+    request = request_of("finetune", points, lambda keys: keys.force)
+    run_sweep(request, Training(), " ".join(["python jobs/finetune.py", *sys.argv[1:]]))
+
+
 if __name__ == "__main__":
-    run_job("finetune", FinetuneKeys, run, Path(__file__).resolve().parents[1] / "conf")
+    run_job("finetune", FinetuneKeys, run, Path(__file__).resolve().parents[1] / "conf", sweep=sweep)

@@ -26,6 +26,7 @@ from crossmesh.report.plan_runs import log_plan
 from crossmesh.report.plan_table import print_plan
 from crossmesh.spec.compose import INTERRUPTED, sweep_overrides, sweep_size
 from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.sweep import labels_of
 from crossmesh.track.client import TrackingError
 from crossmesh.track.tracker import Tracker
 
@@ -205,12 +206,6 @@ class Plans:
         except TrackingError as error:
             Console().say(str(error))
             return None
-
-
-def labels_of(overrides: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """For each point the overrides that not all of them share."""
-    shared = set(overrides[0]).intersection(*overrides[1:]) if len(overrides) > 1 else set(overrides[0]) if overrides else set()
-    return [tuple(one for one in own if one not in shared) for own in overrides]
 
 
 def _by_key(overrides: Sequence[str]) -> dict[str, str]:

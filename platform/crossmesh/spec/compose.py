@@ -11,15 +11,18 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import hydra
+from hydra._internal.core_plugins.basic_launcher import BasicLauncherConf
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -60,43 +63,59 @@ class Job(Generic[Keys]):
     """The job's own keys."""
 
 
+@dataclass(frozen=True)
+class SweptJob(Generic[Keys]):
+    """One point of a sweep (`-m`)."""
+
+    overrides: tuple[str, ...]
+    """What the command line says for this point."""
+    job: Job[Keys] | InputError
+    """What it comes to, or why it cannot be."""
+    launcher: str
+    """The file of `hydra/launcher` that was chosen."""
+
+
 def run_job(
-    verb: str, keys: type[Keys], run: Callable[[Job[Keys]], None], conf: Path, refused: Callable[[InputError], bool] | None = None
+    verb: str,
+    keys: type[Keys],
+    run: Callable[[Job[Keys]], None],
+    conf: Path,
+    refused: Callable[[InputError], bool] | None = None,
+    sweep: Callable[[Sequence[SweptJob[Keys]]], None] | None = None,
 ) -> None:
     """Run `jobs/<verb>.py`: compose its configuration, check it, call `run`, and end the process with the right exit code.
 
     A `CrossmeshError` becomes its message on stderr and its exit code (`errors.py`); Ctrl-C becomes 130. Everything else is a
     bug and keeps its traceback. `conf` is the folder of the config groups. `refused` hears why a configuration cannot be, and says
-    whether it has dealt with that: a sweep over what can be goes on.
+    whether it has dealt with that: a sweep over what can be goes on. `sweep` gets all points of a sweep (`-m`) together, in place of `run`.
     """
     register(verb, keys)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1.
+    points: list[SweptJob[Keys]] = []
 
     def task(config: DictConfig) -> None:
-        try:
-            try:
-                job = build(config, keys, conf)
-            except InputError as error:
-                if refused is None or not refused(error):
-                    raise
+        overrides = sweep_overrides()
+        if sweep is not None and overrides is not None:
+            launcher = str(HydraConfig.get().runtime.choices["hydra/launcher"])
+            points.append(SweptJob(overrides, _built(config, keys, conf), launcher))
+            return
+        with _one_message(config.storage.root):  # Here, because Hydra prints a line of its own about every exception that passes it.
+            built = _built(config, keys, conf)
+            if isinstance(built, InputError):
+                if refused is None or not refused(built):
+                    raise built
                 return
-            _make_root(job.spec.storage)
-            run(job)
-        except CrossmeshError as error:  # Here, because Hydra prints a line of its own about every exception that passes it.
-            _end(error, error.exit_code)
-        except Exception as error:
-            # By its words: it may have come through Ray or out of Rust, where it is no `OSError` any more.
-            full = next((words for words in _DISK_FULL if words in str(error)), None)
-            if full is None:
-                raise
-            _end(
-                f"{full}. The job writes under storage.root={config.storage.root!r} and to the temporary folder: make room, or set "
-                "storage.root to a larger disk. What was done is kept; run the same command to continue.",
-                CrossmeshError.exit_code,
-            )
+            _make_root(built.spec.storage)
+            run(built)
 
     try:
         hydra.main(version_base="1.3", config_path=str(conf), config_name=f"job/{verb}")(task)()
+        if sweep is not None and points:
+            roots = {point.job.spec.storage.root: point.job.spec.storage for point in points if isinstance(point.job, Job)}
+            with _one_message(", ".join(roots)):
+                for storage in roots.values():
+                    _make_root(storage)
+                sweep(points)
     except (HydraException, OmegaConfBaseException) as error:
         _end(translate(error, keys, conf), InputError.exit_code)
     except ValueError as error:
@@ -105,6 +124,32 @@ def run_job(
         _end(_no_file_name(conf), InputError.exit_code)
     except KeyboardInterrupt:
         _end("interrupted: what was done is kept; run the same command to continue", INTERRUPTED)
+
+
+def _built(config: DictConfig, keys: type[Keys], conf: Path) -> Job[Keys] | InputError:
+    try:
+        return build(config, keys, conf)
+    except InputError as error:
+        return error
+
+
+@contextmanager
+def _one_message(root: str) -> Iterator[None]:
+    """End the process with one message and the exit code of a `CrossmeshError`, or of a full disk."""
+    try:
+        yield
+    except CrossmeshError as error:
+        _end(error, error.exit_code)
+    except Exception as error:
+        # By its words: it may have come through Ray or out of Rust, where it is no `OSError` any more.
+        full = next((words for words in _DISK_FULL if words in str(error)), None)
+        if full is None:
+            raise
+        _end(
+            f"{full}. The job writes under storage.root={root!r} and to the temporary folder: make room, or set storage.root to a larger "
+            "disk. What was done is kept; run the same command to continue.",
+            CrossmeshError.exit_code,
+        )
 
 
 def sweep_overrides() -> tuple[str, ...] | None:
@@ -129,6 +174,8 @@ def register(verb: str, keys: type[Any]) -> None:
     """Put the spec's defaults and the job's own keys where the YAML under `conf/` names them."""
     OmegaConf.register_new_resolver("crossmesh.scratch", _scratch_folder, replace=True)
     store = ConfigStore.instance()
+    Plugins.instance()  # What is installed has registered its launchers now; ours only composes: `sweep/driver.py` is what runs at once.
+    store.store(group="hydra/launcher", name="ray", node=BasicLauncherConf)
     store.store(name="schema", node=_schema(ExperimentSpec))
     store.store(group="job/keys", name=verb, node=_schema(keys), package="_global_")
 

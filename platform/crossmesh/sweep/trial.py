@@ -5,6 +5,7 @@ and how it steps is `train/`.
 """
 
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.lengths import LengthStatistics
 from crossmesh.data.packing import plan_steps
 from crossmesh.data.sources import Dataset, load_rows
-from crossmesh.errors import CrossmeshError, InputError
-from crossmesh.files import locked, read_json, write_json
+from crossmesh.errors import BudgetReachedError, CrossmeshError, InputError
+from crossmesh.files import read_json, write_json
 from crossmesh.hardware.devices import Tpu
 from crossmesh.models.families import read_architecture
 from crossmesh.models.lora import LoraModule, largest_rank
@@ -30,6 +31,7 @@ from crossmesh.plan.point import training_point
 from crossmesh.plan.record import plan_metrics, plan_sources, training_record
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.fingerprint import Record, ScienceFacts, science_record, system_record, trial_identity
+from crossmesh.sweep.lease import leased
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.sender import registered_name
 from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_CONTINUES, TAG_DATA, TAG_SCIENCE, TAG_SYSTEM, Tracker
@@ -144,30 +146,46 @@ def _lora_record(modules: tuple[LoraModule, ...], start: Start | None) -> dict[s
 
 
 def run_trial(
-    spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, on_event: OnEvent, *, parent: str | None = None, force: bool = False
+    spec: ExperimentSpec,
+    prepared: Prepared,
+    tracker: Tracker,
+    on_event: OnEvent,
+    *,
+    parent: str | None = None,
+    force: bool = False,
+    check: Callable[[], None] = lambda: None,
 ) -> Trial:
     """Train, or return the trial that is already FINISHED; an interrupted one continues under its own MLflow run.
 
-    One job at a time has a trial; another one waits and then finds it done. A trial whose run MLflow no longer has gets a new run.
+    One job at a time has a trial (`lease.py`); another one waits and then finds it done. A trial whose run MLflow no longer has gets a new
+    run.
 
     Args:
         spec: the experiment; its backend is the trial's.
         prepared: `prepare`'s answer for this spec.
         tracker: where the run is tracked.
         on_event: hears of stages and steps.
-        parent: MLflow run to put a new run under.
+        parent: MLflow run that the trial's run belongs under; one that was made for another run is shown under both.
         force: forget what was done and train again, as a new run.
+        check: called several times a second while waiting and training; what it raises stops that, with a checkpoint.
     """
     folder = spec.storage.path / "trials" / prepared.identity[:16]
     waiting = StageEvent("another job has this trial: waiting for it (Ctrl-C stops waiting)")
-    with locked(folder.with_name(f"{folder.name}.lock"), lambda: on_event(waiting)):
+    with leased(folder.with_name(f"{folder.name}.lease"), lambda: on_event(waiting), check) as lease:
+
+        def still() -> None:
+            lease.check()
+            check()
+
         if force:
             _forget(spec, prepared, folder)
         finished = tracker.find(prepared.identity)
         if finished and (folder / _RUN_FILE).is_file():
-            result = train(spec, prepared.model, folder, on_event, prepared.start)  # With its result on disk it returns at once.
+            result = train(spec, prepared.model, folder, on_event, prepared.start, still)  # With its result on disk it returns at once.
+            if parent:
+                tracker.adopt(finished.run_id, parent)
             return _trial(prepared, folder, tracker, finished.run_id, result, skipped=True)
-        return _run(spec, prepared, tracker, folder, on_event, parent)
+        return _run(spec, prepared, tracker, folder, on_event, parent, still)
 
 
 def _forget(spec: ExperimentSpec, prepared: Prepared, folder: Path) -> None:
@@ -177,7 +195,15 @@ def _forget(spec: ExperimentSpec, prepared: Prepared, folder: Path) -> None:
         CheckpointStore(folder, prepared.identity, spec.checkpoint.keep, target=target).clear()
 
 
-def _run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder: Path, on_event: OnEvent, parent: str | None) -> Trial:
+def _run(
+    spec: ExperimentSpec,
+    prepared: Prepared,
+    tracker: Tracker,
+    folder: Path,
+    on_event: OnEvent,
+    parent: str | None,
+    check: Callable[[], None],
+) -> Trial:
     """Train, tracked, under a new MLflow run or that of an interrupted attempt."""
     if warning := prepared.placement.message:
         on_event(WarningEvent(warning))
@@ -185,7 +211,7 @@ def _run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder: Pat
     status = "FAILED"
     log = _Log(tracker, run_id)
     try:
-        result = train(spec, prepared.model, folder, log.before(on_event), prepared.start)
+        result = train(spec, prepared.model, folder, log.before(on_event), prepared.start, check)
         if result.data_digest != prepared.science.contents["data"]["digest"]:
             raise CrossmeshError(
                 f"The data changed while {spec.name!r} was training: {spec.data.source} is not what the trial's records say. "
@@ -198,7 +224,7 @@ def _run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder: Pat
         if not spec.lora.full:
             _register(spec, prepared, tracker, run_id, result)
         status = "FINISHED"
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BudgetReachedError):
         status = "KILLED"
         raise
     finally:
@@ -209,6 +235,8 @@ def _run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder: Pat
 def _open_run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder: Path, parent: str | None) -> str:
     """Return the trial's own MLflow run, started now or at an earlier attempt."""
     if kept := tracker.resume_kept(folder / _RUN_FILE):
+        if parent:
+            tracker.adopt(kept, parent)
         return kept
     run_id = tracker.start(spec.backend_name, "train", parent=parent, identity=prepared.identity, params=_params(spec))
     tracker.records(run_id, prepared.science.contents, prepared.system.contents)

@@ -47,6 +47,8 @@ TAG_SERVER = "crossmesh.server"
 UI_PORT = 5000
 STATUSES = ("FINISHED", "FAILED", "KILLED")
 _TAG_PARENT = "mlflow.parentRunId"
+_TAG_UNDER = "crossmesh.under."
+"""With the id of a run behind it: this run belongs under that one too."""
 _TAG_COMMIT = "mlflow.source.git.commit"
 _PATIENCE_S = 15.0
 """How long the end of a run, or a call that reads, waits for MLflow to take what is logged, once it is known to be away."""
@@ -301,8 +303,15 @@ class Tracker:
         return self._search(f"tags.`{TAG_KIND}` = '{_quotable(kind)}' and attributes.status = 'FINISHED'", limit)
 
     def children(self, parent: str) -> tuple[TrackedRun, ...]:
-        """Return the runs under `parent`, newest first."""
-        return self._search(f"tags.`{_TAG_PARENT}` = '{_quotable(parent)}'", limit=1_000)
+        """Return the runs under `parent`, newest first: those that were made for it, then those that were there before."""
+        own = self._search(f"tags.`{_TAG_PARENT}` = '{_quotable(parent)}'", limit=1_000)
+        return own + self._search(f"tags.`{_TAG_UNDER}{_quotable(parent)}` = 'true'", limit=1_000)
+
+    def adopt(self, run_id: str, parent: str) -> None:
+        """Put a run that may have been made by itself, or for another one, under `parent` too."""
+        above = self.run(run_id).tags.get(_TAG_PARENT)
+        if above != parent:
+            self.tags(run_id, {f"{_TAG_UNDER}{parent}": "true"} if above else {_TAG_PARENT: parent})
 
     def matching(self, prefix: str) -> tuple[TrackedRun, ...]:
         """Return the runs of this experiment whose id begins with `prefix`, newest first."""

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,8 @@ from crossmesh.environments import environment
 from crossmesh.errors import BudgetReachedError, CrossmeshError, InputError, RejectedError
 from crossmesh.files import read_json, write_text
 from crossmesh.train.assignment import Assignment
-from crossmesh.train.events import OnEvent, StageEvent, StepEvent, from_json
+from crossmesh.train.events import OnEvent, StageEvent, StartEvent, StepEvent, from_json
+from crossmesh.train.loop import DivergedError
 from crossmesh.train.nodes import lost_nodes, release_reservations
 from crossmesh.train.retry import Ending, Failure, FailureKind, judge
 from crossmesh.train.scaling import scaling
@@ -43,6 +45,8 @@ class Attempt:
         """Raise the user's error as itself, and anything else as one message that names its log; nothing when there is none."""
         if self.assignment.error.is_file():
             stored = read_json(self.assignment.error)
+            if self.assignment.diverged.is_file():
+                raise DivergedError(stored["message"])
             raise _ERRORS.get(stored["exit_code"], CrossmeshError)(stored["message"])
         if self.failure is None:
             return
@@ -57,20 +61,21 @@ class Attempt:
         )
 
 
-def run_attempt(assignment: Assignment, on_event: OnEvent) -> Attempt:
-    """Run one attempt to its end. An interrupt asks the workers to stop after their step, with a checkpoint, and is raised."""
+def run_attempt(assignment: Assignment, on_event: OnEvent, check: Callable[[], None]) -> Attempt:
+    """Run one attempt to its end. An interrupt, or what `check` raises, asks the workers to stop after their step, with a checkpoint."""
     spec = assignment.spec
     device, workers = spec.hardware.slice.device, scaling(spec)
     worker = environment(
         f"train/{spec.backend_name}", device, workers_per_node=workers.num_workers, devices_per_worker=workers.devices_per_worker
     )
-    on_event(StageEvent(f"starting Ray Train ({spec.backend_name}, {spec.hardware.name}, {_count(workers.num_workers)})"))
+    on_event(StartEvent(f"starting Ray Train ({spec.backend_name}, {spec.hardware.name}, {_count(workers.num_workers)})"))
     # In a process that ends with it: Ray Train's controller is its child and ends then too, whatever happened.
     task = ray.remote(max_calls=1)(fit).options(**task_options(worker, device)).remote(assignment)
     listener = _Listener(assignment, on_event)
     ended_well = False
     try:
         while not ray.wait([task], timeout=_POLL_S)[0]:
+            check()
             listener.listen()
         failure = _outcome(task)
         ended_well = failure is None

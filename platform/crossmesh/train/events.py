@@ -13,6 +13,13 @@ class StageEvent:
 
 
 @dataclass(frozen=True)
+class StartEvent:
+    """An attempt begins: from now on hardware is asked for, and paid for."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class WarningEvent:
     """Something went wrong and was dealt with; the person should know."""
 
@@ -84,7 +91,7 @@ class SystemEvent:
     values: Mapping[str, float]
 
 
-Event = StageEvent | WarningEvent | StepEvent | EvaluationEvent | CheckpointEvent | SystemEvent
+Event = StageEvent | StartEvent | WarningEvent | StepEvent | EvaluationEvent | CheckpointEvent | SystemEvent
 OnEvent = Callable[[Event], None]
 
 _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}

@@ -6,6 +6,7 @@ folder, training continues from its newest sound checkpoint, and a finished run 
 
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,7 +79,14 @@ class TrainResult:
         return sum(event.loss_tokens for event in self.history)
 
 
-def train(spec: ExperimentSpec, model: ModelFolder, run_folder: Path, on_event: OnEvent, start: Start | None = None) -> TrainResult:
+def train(
+    spec: ExperimentSpec,
+    model: ModelFolder,
+    run_folder: Path,
+    on_event: OnEvent,
+    start: Start | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> TrainResult:
     """Fine-tune one adapter as `spec` says and return it with its history.
 
     Opens a Ray session unless one is open. Ctrl-C (and, in a session, SIGTERM) asks the worker to stop at the next step, which writes
@@ -90,6 +98,7 @@ def train(spec: ExperimentSpec, model: ModelFolder, run_folder: Path, on_event: 
         run_folder: absolute; one for each trial, and the place where an interrupted run continues.
         on_event: hears of stages, steps and checkpoints, in this process. Steps of earlier attempts are told again.
         start: what `lora.adapter` names (`adapters/continuing.py`).
+        check: called several times a second while workers run; what it raises stops the training as an interrupt does.
 
     Raises:
         InputError: bad data, hardware that the backend does not run on, or a run folder of another trial.
@@ -104,7 +113,7 @@ def train(spec: ExperimentSpec, model: ModelFolder, run_folder: Path, on_event: 
         require_chips(spec.hardware.slice.device, spec.hardware.slice.device.chip_count() * spec.mesh.dcn)
         while True:
             assignment.attempt.mkdir(parents=True)
-            attempt = run_attempt(assignment, on_event)
+            attempt = run_attempt(assignment, on_event, check)
             if done := _finished(assignment, on_event):
                 return done
             again = retries_left(attempt.ending, left)

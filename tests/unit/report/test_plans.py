@@ -21,8 +21,9 @@ from crossmesh.plan.serving_record import serving_record
 from crossmesh.report.plan_compiled import compiled_cells
 from crossmesh.report.plan_files import write_plan
 from crossmesh.report.plan_table import plan_cells, plan_columns, plan_csv, print_plan
-from crossmesh.report.plans import labels_of, plan_json
+from crossmesh.report.plans import plan_json
 from crossmesh.spec.planning import PlanSpec
+from crossmesh.spec.sweep import labels_of
 from plan_points import paper_engine, paper_point
 
 TODAY = date(2026, 6, 1)

@@ -1,0 +1,59 @@
+"""A trial as what a sweep runs: the same gate, the same preparation and the same `run_trial` as one alone."""
+
+from threading import Lock
+
+from crossmesh.cluster import require_chips
+from crossmesh.hardware.devices import Cpu, Gpu, Tpu
+from crossmesh.models.weights import ModelFolder
+from crossmesh.plan.gate import gate_training
+from crossmesh.plan.planner import Planner
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import ModelSpec
+from crossmesh.sweep.policy import Need
+from crossmesh.sweep.trial import fetch, prepare, run_trial
+from crossmesh.sweep.work import Hooks, Ran, usd_per_hour
+from crossmesh.track.tracker import Tracker
+from crossmesh.train.events import StageEvent
+from crossmesh.train.launch import check_trainable
+
+
+class Training:
+    """Fine-tunes at each point."""
+
+    live = True
+
+    def __init__(self) -> None:
+        self._models: dict[ModelSpec, ModelFolder] = {}
+        self._fetching = Lock()
+
+    def gate(self, spec: ExperimentSpec, planner: Planner) -> None:
+        """As `Workload`. What only the model's files and the data's rows tell is judged again when the trial starts."""
+        check_trainable(spec)
+        gate_training(spec, planner)
+
+    def need(self, spec: ExperimentSpec) -> Need:
+        """As `Workload`. Workers on a CPU share one."""
+        device = spec.hardware.slice.device
+        match device:
+            case Cpu():
+                return Need("CPU", 1)
+            case Gpu():
+                return Need(device.node_resource, device.count * spec.mesh.dcn)
+            case Tpu():
+                return Need(device.head_resource, spec.mesh.dcn)
+
+    def usd_per_hour(self, spec: ExperimentSpec) -> float | None:
+        """As `Workload`."""
+        return usd_per_hour(spec, spec.mesh.dcn)
+
+    def run(self, spec: ExperimentSpec, tracker: Tracker, hooks: Hooks) -> Ran:
+        """As `Workload`."""
+        device = spec.hardware.slice.device
+        require_chips(device, device.chip_count() * spec.mesh.dcn)
+        hooks.on_event(StageEvent("model and data"))
+        with self._fetching:
+            model = self._models.get(spec.model) or fetch(spec)
+            self._models[spec.model] = model
+        prepared = prepare(spec, model, tracker)
+        trial = run_trial(spec, prepared, tracker, hooks.on_event, parent=hooks.parent, force=hooks.force, check=hooks.check)
+        return Ran(trial.run_id, trial.skipped, spec.optim.steps, trial.result.final_loss, trial.result.tokens_per_s)

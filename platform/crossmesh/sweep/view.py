@@ -1,0 +1,142 @@
+"""A sweep on the screen: a table that changes on a terminal, lines elsewhere, and the last table with every reason."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from crossmesh.console import format_seconds
+from crossmesh.sweep.state import DONE, FAILED, REJECTED, RUNNING, SKIPPED, STOPPED, WAITING, Point, SweepState
+
+_STYLES = {DONE: "green", SKIPPED: "green", RUNNING: "bold", WAITING: "dim", STOPPED: "yellow", REJECTED: "magenta", FAILED: "red"}
+_STEP_LINE_S = 10.0
+"""Without a terminal, the steps of a point are a line at most this often."""
+_SHOWN = 40
+"""Most points of a live table: those that run, then those that ended last."""
+
+
+class SweepView:
+    """Shows a sweep while it runs, on stderr."""
+
+    def __init__(self, *, live: bool) -> None:
+        """`live`: a table that changes, if this is a terminal."""
+        self._out = Console(stderr=True, highlight=False)
+        self._live = Live(console=self._out, auto_refresh=False, transient=True) if live and sys.stderr.isatty() else None
+        self._told: dict[str, tuple[str, str]] = {}
+        self._told_step: dict[str, float] = {}
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the table within the block."""
+        if self._live is None:
+            yield
+        else:
+            with self._live:
+                yield
+
+    def say(self, text: str) -> None:
+        """Show a line."""
+        self._out.print(escape(text), soft_wrap=True)
+
+    def show(self, state: SweepState) -> None:
+        """Show where the sweep stands."""
+        if self._live is not None:
+            self._live.update(live_table(state), refresh=True)
+            return
+        for point in state.points:
+            self._tell(point, state)
+
+    def _tell(self, point: Point, state: SweepState) -> None:
+        now = (point.state, "" if point.step else point.stage)
+        new = self._told.get(point.key, (WAITING, "")) != now
+        due = point.state == RUNNING and point.step and time.monotonic() - self._told_step.get(point.key, 0.0) >= _STEP_LINE_S
+        if not new and not due:
+            return
+        self._told[point.key], self._told_step[point.key] = now, time.monotonic()
+        what = point.stage if point.state == RUNNING and not point.step else point.state
+        doing = (
+            f"step {point.step}/{point.steps}, {_rate(point)} tokens/s, {_left(point)} left"
+            if point.step and point.state == RUNNING
+            else what
+        )
+        spent = f"; {spent_text(state)}" if point.state not in (RUNNING, WAITING) else ""
+        because = f": {point.reason}" if point.reason else ""
+        self.say(f"  {point.label or point.key}: {doing}{because}{spent}")
+
+
+def live_table(state: SweepState) -> RenderableType:
+    """The table while it runs: those that run first."""
+    order = {RUNNING: 0, WAITING: 2}
+    points = sorted(state.points, key=lambda point: order.get(point.state, 1))
+    shown = [point for point in points if point.state != WAITING][:_SHOWN]
+    shown += [point for point in points if point.state == WAITING][: _SHOWN - len(shown)]
+    left = [Text(f"and {len(points) - len(shown)} more", style="dim")] if len(shown) < len(points) else []
+    return Group(_table(state, shown, running=True), *left)
+
+
+def last_table(state: SweepState) -> RenderableType:
+    """All points, in the order of the command, and the reason of each that is not done."""
+    reasons = [
+        Text(f"{point.label or point.key}: {point.reason}", style=_STYLES[point.state])
+        for point in state.points
+        if point.reason and point.state not in (RUNNING, WAITING)
+    ]
+    over = [Text(state.over, style="yellow")] if state.over else []
+    return Group(_table(state, state.points, running=RUNNING in state.counts()), *reasons, *over)
+
+
+def spent_text(state: SweepState) -> str:
+    """What it cost, against the budget where there is one."""
+    spent = state.spent
+    hours = f"{spent.hours:.2f}" + (f" of {state.max_hours:g}" if state.max_hours else "") + " hours"
+    priced = any(point.usd_per_hour is not None for point in state.points)
+    usd = f", {spent.usd:.2f}" + (f" of {state.max_usd:g}" if state.max_usd else "") + " USD" if priced else ""
+    return f"spent {hours}{usd}"
+
+
+def heading(state: SweepState) -> str:
+    """What it is, how far it is, and what it cost."""
+    counts = ", ".join(f"{count} {name}" for name, count in state.counts().items())
+    return f"{state.name}: {state.verb}, {len(state.points)} points: {counts}; {spent_text(state)}"
+
+
+def written_at(state: SweepState) -> str:
+    """When its state was written, for a person."""
+    return datetime.fromtimestamp(state.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _table(state: SweepState, points: tuple[Point, ...] | list[Point], *, running: bool) -> Table:
+    table = Table(title=Text(heading(state)), title_justify="left")
+    table.add_column("point", overflow="fold")
+    table.add_column("state")
+    columns = ("step", "loss", "tokens/s", *(("left",) if running else ()), "ran", "USD")
+    for name in columns:
+        table.add_column(name, justify="right")
+    table.add_column("stage" if running else "run", overflow="fold")
+    for point in points:
+        figures = (
+            f"{point.step}/{point.steps}" if point.steps else "",
+            f"{point.loss:.4f}" if point.loss is not None else "",
+            _rate(point),
+        )
+        left = (_left(point) if point.state == RUNNING else "",) if running else ()
+        cost = (format_seconds(point.seconds) if point.seconds else "", "" if point.usd is None else f"{point.usd:.2f}")
+        last = (point.stage if point.state == RUNNING else "") if running else point.run_id[:8]
+        cells = [Text(cell) for cell in (point.label or point.key, point.state, *figures, *left, *cost, last)]
+        table.add_row(*cells, style=_STYLES[point.state])
+    return table
+
+
+def _rate(point: Point) -> str:
+    return "" if point.tokens_per_s is None else f"{point.tokens_per_s:,.0f}"
+
+
+def _left(point: Point) -> str:
+    return "?" if point.left_s is None else format_seconds(point.left_s)
