@@ -1,6 +1,7 @@
-"""Measure a server under load: `python jobs/benchmark.py bench=concurrency`; `bench=bare` measures what Ray Serve costs."""
+"""Measure a server under load: `python jobs/benchmark.py bench=concurrency`; `bench=bare` is what Ray Serve costs; `-m` sweeps."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,13 +13,16 @@ from crossmesh.bench.paper import paper_json, paper_table
 from crossmesh.console import Console
 from crossmesh.pipeline.benchmark import benchmark
 from crossmesh.pipeline.benchmark_bare import benchmark_bare
+from crossmesh.pipeline.benchmark_sweep import Benchmarking
 from crossmesh.plan.gate import gate_serving
 from crossmesh.plan.planner import own_planner
-from crossmesh.spec.compose import Job, JobKeys, run_job
+from crossmesh.spec.compose import Job, SweptJob, run_job
+from crossmesh.spec.sweep import SweepKeys
+from crossmesh.sweep.driver import request_of, run_sweep
 
 
 @dataclass(frozen=True)
-class BenchmarkKeys(JobKeys):
+class BenchmarkKeys(SweepKeys):
     """The job's own keys."""
 
 
@@ -35,5 +39,10 @@ def run(job: Job[BenchmarkKeys]) -> None:
     console.say(f"files of the benchmark: {done.folder}")
 
 
+def sweep(points: Sequence[SweptJob[BenchmarkKeys]]) -> None:
+    """Measure at every point (`-m`), one server after another, and show them together."""
+    run_sweep(request_of("benchmark", points, lambda _: False), Benchmarking(), " ".join(["python jobs/benchmark.py", *sys.argv[1:]]))
+
+
 if __name__ == "__main__":
-    run_job("benchmark", BenchmarkKeys, run, Path(__file__).resolve().parents[1] / "conf")
+    run_job("benchmark", BenchmarkKeys, run, Path(__file__).resolve().parents[1] / "conf", sweep=sweep)

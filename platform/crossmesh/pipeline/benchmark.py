@@ -36,13 +36,30 @@ class Done:
     """Its files."""
 
 
-def benchmark(spec: ExperimentSpec, console: Console) -> Done:
+@dataclass(frozen=True)
+class Sweeping:
+    """How a benchmark that is a point of a sweep speaks with it."""
+
+    tracker: Tracker | None = None
+    """The sweep's; None: one of its own."""
+    parent: str | None = None
+    """MLflow run of the sweep."""
+    on_start: Callable[[], None] = lambda: None
+    """Called before a server is started, or asked."""
+    check: Callable[[], None] = lambda: None
+    """Called at every piece of progress; what it raises stops the benchmark, which keeps what it has measured."""
+
+
+ALONE = Sweeping()
+
+
+def benchmark(spec: ExperimentSpec, console: Console, sweeping: Sweeping = ALONE) -> Done:
     """Measure every cell of `spec.bench` that is not measured yet; the server is started only when there is one.
 
     Raises `InputError` for a server that does not answer or that the spec cannot be, `CrossmeshError` when server or client die: what was
     measured is kept.
     """
-    tracker = Tracker(spec.tracking, spec.storage)
+    tracker = sweeping.tracker or Tracker(spec.tracking, spec.storage)
     with ExitStack() as stack:
         subject = url_subject(spec, console) if spec.bench.url else own_subject(own_server(spec, console, stack), console, stack)
         identity = identity_of(subject.described, spec.bench)
@@ -50,6 +67,7 @@ def benchmark(spec: ExperimentSpec, console: Console) -> Done:
         terms, notes = terms_of(spec, subject.longest)
 
         def target() -> Target:
+            sweeping.on_start()
             server = subject.target()
             write_json(folder / _SERVER_FILE, fingerprint_of(server) or dict(subject.described))
             return server
@@ -57,40 +75,47 @@ def benchmark(spec: ExperimentSpec, console: Console) -> Done:
         generator = stack.enter_context(LoadGenerator(subject.tokenizer, folder))
         bench = Bench(spec.bench, folder, generator, _once(target), terms)
         with console.stage("measure") as stage:
-            cells, found = _measured(spec, bench, stage)
+            cells, found = _measured(spec, bench, stage, sweeping.check)
     outcomes = Outcomes(_kept_server(folder, subject), cells, found, (*notes, *_said_of(spec, cells)))
-    return _kept(spec, tracker, outcomes, identity, folder)
+    return _kept(spec, tracker, outcomes, identity, folder, sweeping.parent)
 
 
-def counting(stage: Stage, total: int) -> Progress:
-    """Progress over several measurements, each of which counts from nothing."""
+def counting(stage: Stage, total: int, check: Callable[[], None] = ALONE.check) -> Progress:
+    """Progress over several measurements, each of which counts from nothing; `check` is called with each piece."""
     before = 0
 
     def heard(done: int, of: int) -> None:
         nonlocal before
+        check()
         stage.progress("requests", before + done, total)
         before += of if done == of else 0
 
     return heard
 
 
-def _measured(spec: ExperimentSpec, bench: Bench, stage: Stage) -> tuple[tuple[CellResult, ...], tuple[Found, ...]]:
+def _measured(
+    spec: ExperimentSpec, bench: Bench, stage: Stage, check: Callable[[], None]
+) -> tuple[tuple[CellResult, ...], tuple[Found, ...]]:
     if spec.bench.search:
         cells, found = [], []
         for prompt in spec.bench.prompt_tokens:
             for output in spec.bench.output_tokens:
-                tried, where = bench.search(prompt, output, lambda cell: _named(stage, cell))
+                tried, where = bench.search(prompt, output, lambda cell: _named(stage, cell, check))
                 cells += tried
                 found.append(where)
         return tuple(cells), tuple(found)
     todo = cells_of(spec.bench)
     total = sum(len(bench.missing(cell)) * cell.requests for cell in todo)
-    progress = counting(stage, total)
+    progress = counting(stage, total, check)
     return tuple(bench.result(cell, progress) for cell in todo), ()
 
 
-def _named(stage: Stage, cell: Cell) -> Progress:
-    return lambda done, of: stage.progress(cell.name, done, of)
+def _named(stage: Stage, cell: Cell, check: Callable[[], None]) -> Progress:
+    def heard(done: int, of: int) -> None:
+        check()
+        stage.progress(cell.name, done, of)
+
+    return heard
 
 
 def _once(make: Callable[[], Target]) -> Callable[[], Target]:
@@ -124,12 +149,13 @@ def _said_of(spec: ExperimentSpec, cells: tuple[CellResult, ...]) -> list[str]:
     return notes
 
 
-def _kept(spec: ExperimentSpec, tracker: Tracker, outcomes: Outcomes, identity: str, folder: Path) -> Done:
+def _kept(spec: ExperimentSpec, tracker: Tracker, outcomes: Outcomes, identity: str, folder: Path, parent: str | None) -> Done:
     """Write the files and track them, unless a finished run has this very result."""
     values = as_json(outcomes, {"benchmark": identity, "hardware": spec.hardware.name, "folder": str(folder)})
     result = folder / "result"
     write_files(outcomes, values, result)
-    run_id = track("benchmark", spec, tracker, values, result, metrics_of(outcomes.cells), _lineage(outcomes.server, spec.bench.model))
+    lineage = _lineage(outcomes.server, spec.bench.model)
+    run_id = track("benchmark", spec, tracker, values, result, metrics_of(outcomes.cells), lineage, parent)
     return Done({**values, "run_id": run_id}, render(outcomes), result)
 
 
@@ -141,13 +167,16 @@ def track(
     folder: Path,
     metrics: Mapping[str, float],
     tags: Mapping[str, str],
+    parent: str | None = None,
 ) -> str:
-    """Put a result into MLflow as a run of `kind` and return it; the same result is one run."""
+    """Put a result into MLflow as a run of `kind`, under `parent`, and return it; the same result is one run."""
     identity = digest_text(canonical_json([kind, dict(values)]))
     found = tracker.find(identity)
     if found:
+        if parent:
+            tracker.adopt(found.run_id, parent)
         return found.run_id
-    run_id = tracker.start(spec.name, kind, identity=identity, tags=tags, params=spec)
+    run_id = tracker.start(spec.name, kind, parent=parent, identity=identity, tags=tags, params=spec)
     status = "FAILED"
     try:
         tracker.provenance(run_id, gather_provenance())

@@ -54,7 +54,8 @@ _WRITE_S = 2.0
 _TRACK_S = 30.0
 """The same for MLflow."""
 _ON_RAY = "ray"
-_LEASE = "lease"
+LEASE = "lease"
+"""Folder of the lease beside the state of a sweep."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ def run_sweep(request: Request, workload: Workload, command: str) -> None:
     tracker = Tracker(spec.tracking, spec.storage, console.say)
     identity = identity_of(request.verb, request.overrides)
     folder = sweeps_folder(spec.storage.path) / identity[:16]
-    with leased(folder / _LEASE, lambda: console.say("another job runs this sweep: waiting for it (Ctrl-C stops waiting)")) as lease:
+    with leased(folder / LEASE, lambda: console.say("another job runs this sweep: waiting for it (Ctrl-C stops waiting)")) as lease:
         sweep = _Sweep(request, workload, tracker, folder, _first_state(request, folder, identity, command), lease)
         state = sweep.run()
     code = exit_code(state.points)
