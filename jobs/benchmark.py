@@ -18,7 +18,8 @@ from crossmesh.plan.gate import gate_serving
 from crossmesh.plan.planner import own_planner
 from crossmesh.spec.compose import Job, SweptJob, run_job
 from crossmesh.spec.sweep import SweepKeys
-from crossmesh.sweep.driver import request_of, run_sweep
+from crossmesh.sweep.driver import run_sweep
+from crossmesh.sweep.request import request_of
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from crossmesh.plan.gate import gate_training
 from crossmesh.plan.planner import own_planner
 from crossmesh.spec.compose import Job, SweptJob, run_job
 from crossmesh.spec.sweep import SweepKeys
-from crossmesh.sweep.driver import request_of, run_sweep
+from crossmesh.sweep.driver import run_sweep
+from crossmesh.sweep.request import request_of
 from crossmesh.sweep.training import Training
 from crossmesh.sweep.trial import fetch, prepare, run_trial
 from crossmesh.track.tracker import Tracker

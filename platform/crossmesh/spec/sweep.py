@@ -2,9 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-from crossmesh.errors import require
-from crossmesh.spec.compose import JobKeys
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from crossmesh.errors import InputError, require
+from crossmesh.spec.compose import JobKeys, build, translate
+from crossmesh.spec.experiment import ExperimentSpec
 
 
 @dataclass(frozen=True)
@@ -37,3 +45,18 @@ def labels_of(overrides: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     """For each point the overrides that not all of them share."""
     shared = set(overrides[0]).intersection(*overrides[1:]) if len(overrides) > 1 else set(overrides[0]) if overrides else set()
     return [tuple(one for one in own if one not in shared) for own in overrides]
+
+
+def given_overrides() -> tuple[str, ...]:
+    """What the command line of this job sets."""
+    return tuple(HydraConfig.get().overrides.task)
+
+
+def compose_point(verb: str, overrides: Sequence[str], keys: type[Any], conf: Path) -> ExperimentSpec | InputError:
+    """The spec that this job's command line comes to with `overrides` behind it, or why it cannot be; within `run_job` only."""
+    try:
+        return build(hydra.compose(f"job/{verb}", [*given_overrides(), *overrides]), keys, conf).spec
+    except InputError as error:
+        return error
+    except (HydraException, OmegaConfBaseException) as error:
+        return translate(error, keys, conf)

@@ -13,7 +13,8 @@ from pathlib import Path
 from crossmesh.errors import BudgetReachedError, CrossmeshError, InputError, RejectedError
 from crossmesh.files import write_text
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.sweep.state import DONE, FAILED, REJECTED, RUNNING, SKIPPED, STOPPED, Point
+from crossmesh.sweep.state import DONE, EARLY, FAILED, REJECTED, RUNNING, SKIPPED, STOPPED, Point
+from crossmesh.sweep.trial import StoppedEarlyError
 from crossmesh.sweep.work import Hooks, Workload
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import Event, StageEvent, StartEvent, StepEvent, WarningEvent
@@ -38,6 +39,7 @@ class RunningPoint:
         self._lock = threading.Lock()
         self._started: float | None = None
         self._step_s: float | None = None
+        self._steps: list[StepEvent] = []
         self._stop: Callable[[], BaseException] | None = None
         self._thread: threading.Thread | None = None
 
@@ -51,6 +53,12 @@ class RunningPoint:
         """Where it stands, its time until now included."""
         with self._lock:
             return replace(self._point, seconds=self._point.seconds + self._running_s())
+
+    def new_steps(self) -> list[StepEvent]:
+        """The steps that it took since the last call; those of an earlier start are told again."""
+        with self._lock:
+            steps, self._steps = self._steps, []
+        return steps
 
     @property
     def ended(self) -> bool:
@@ -76,6 +84,8 @@ class RunningPoint:
                 own = replace(self._point, run_id=ran.run_id, step=ran.steps, steps=ran.steps)
                 self._point = replace(own, loss=ran.loss, tokens_per_s=ran.tokens_per_s)
             self._end(SKIPPED if ran.skipped else DONE)
+        except StoppedEarlyError as error:
+            self._end(EARLY, str(error))
         except (KeyboardInterrupt, BudgetReachedError) as error:
             self._end(STOPPED, str(error) or "interrupted", getattr(error, "exit_code", 0))
         except (RejectedError, InputError) as error:
@@ -104,6 +114,7 @@ class RunningPoint:
                 self._started = time.monotonic()
             if isinstance(event, StepEvent):
                 self._point = self._stepped(event)
+                self._steps.append(event)
             elif isinstance(event, StageEvent | StartEvent | WarningEvent):
                 self._point = replace(self._point, stage=event.text)
             else:

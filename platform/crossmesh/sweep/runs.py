@@ -93,7 +93,7 @@ def as_result(state: SweepState, exit_code: int) -> dict[str, object]:
         "name": state.name,
         "sweep": state.run_id,
         "points": points,
-        **{name: counts.get(name, 0) for name in ("done", "skipped", "rejected", "failed", "stopped", "waiting", "running")},
+        **{name: counts.get(name, 0) for name in ("done", "skipped", "early", "rejected", "failed", "stopped", "waiting", "running")},
         "usd": spent.usd,
         "hours": spent.hours,
         "over": state.over,

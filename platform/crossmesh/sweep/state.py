@@ -13,11 +13,13 @@ from crossmesh.spec.sweep import labels_of
 
 WAITING, RUNNING = "waiting", "running"
 DONE, SKIPPED, STOPPED, REJECTED, FAILED = "done", "skipped", "stopped", "rejected", "failed"
-STATES = (RUNNING, WAITING, DONE, SKIPPED, STOPPED, REJECTED, FAILED)
+EARLY = "early"
+"""Stopped because others were ahead of it at the same step; for good."""
+STATES = (RUNNING, WAITING, DONE, SKIPPED, EARLY, STOPPED, REJECTED, FAILED)
 
 _FILE = "state.json"
 _HOUR = 3600.0
-_OF_THE_START = ("output", "force", "sweep.")
+_OF_THE_START = ("output", "force", "sweep.", "tune.samples")
 """Keys that say how a sweep is run, not which: with others the same sweep continues."""
 
 
@@ -29,6 +31,8 @@ class Point:
     """Digest of what the command line says for it."""
     label: str
     """The overrides that set it apart."""
+    overrides: tuple[str, ...] = ()
+    """All that the command line says for it; of a search, what it adds to that."""
     state: str = WAITING
     stage: str = ""
     """What it does now, or did last."""
@@ -110,7 +114,8 @@ class SweepState:
 
 def state_of(values: Mapping[str, Any]) -> SweepState:
     """The state that `SweepState.json` made these values of. Raises `TypeError` or `KeyError` for others."""
-    return SweepState(**{**values, "points": tuple(Point(**point) for point in values["points"])})
+    points = tuple(Point(**{**point, "overrides": tuple(point["overrides"])}) for point in values["points"])
+    return SweepState(**{**values, "points": points})
 
 
 def identity_of(verb: str, overrides: Sequence[tuple[str, ...]]) -> str:
@@ -131,9 +136,8 @@ def _names(key: str, override: str) -> bool:
 def new_points(overrides: Sequence[tuple[str, ...]]) -> tuple[Point, ...]:
     """The points of a sweep before anything of it was done."""
     labels = labels_of(overrides)
-    return tuple(
-        Point(digest_text(canonical_json(own_overrides(own)))[:16], " ".join(label)) for own, label in zip(overrides, labels, strict=True)
-    )
+    keys = [digest_text(canonical_json(own_overrides(own)))[:16] for own in overrides]
+    return tuple(Point(key, " ".join(label), own) for key, label, own in zip(keys, labels, overrides, strict=True))
 
 
 def sweeps_folder(root: Path) -> Path:

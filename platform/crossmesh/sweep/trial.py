@@ -45,6 +45,10 @@ _PROVENANCE_FILE = "provenance.json"
 _PROVENANCE_ARTIFACT = "records/provenance.json"
 
 
+class StoppedEarlyError(CrossmeshError):
+    """For `check` to raise: the trial is not worth going on with."""
+
+
 @dataclass(frozen=True)
 class Prepared:
     """What a trial is, before anything is computed."""
@@ -224,7 +228,7 @@ def _run(
         if not spec.lora.full:
             _register(spec, prepared, tracker, run_id, result)
         status = "FINISHED"
-    except (KeyboardInterrupt, BudgetReachedError):
+    except (KeyboardInterrupt, BudgetReachedError, StoppedEarlyError):  # It can go on later.
         status = "KILLED"
         raise
     finally:

@@ -13,9 +13,18 @@ from rich.table import Table
 from rich.text import Text
 
 from crossmesh.console import format_seconds
-from crossmesh.sweep.state import DONE, FAILED, REJECTED, RUNNING, SKIPPED, STOPPED, WAITING, Point, SweepState
+from crossmesh.sweep.state import DONE, EARLY, FAILED, REJECTED, RUNNING, SKIPPED, STOPPED, WAITING, Point, SweepState
 
-_STYLES = {DONE: "green", SKIPPED: "green", RUNNING: "bold", WAITING: "dim", STOPPED: "yellow", REJECTED: "magenta", FAILED: "red"}
+_STYLES = {
+    DONE: "green",
+    SKIPPED: "green",
+    EARLY: "cyan",
+    RUNNING: "bold",
+    WAITING: "dim",
+    STOPPED: "yellow",
+    REJECTED: "magenta",
+    FAILED: "red",
+}
 _STEP_LINE_S = 10.0
 """Without a terminal, the steps of a point are a line at most this often."""
 _SHOWN = 40

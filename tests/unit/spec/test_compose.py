@@ -16,7 +16,7 @@ from crossmesh.spec.services import StorageSpec
 from crossmesh.spec.training import BatchSpec
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
-GROUPS = sorted(folder.name for folder in CONF.iterdir() if folder.is_dir() and folder.name != "job")
+GROUPS = sorted(folder.name for folder in CONF.iterdir() if folder.is_dir() and folder.name not in ("job", "tune"))
 CHOICES = [(group, file.stem) for group in GROUPS for file in sorted((CONF / group).glob("*.yaml"))]
 # Mesh files that ask for more than one device need hardware that has them, and 16 chips a batch that divides.
 NEEDS = {

@@ -23,6 +23,7 @@ from crossmesh.spec.sweep import SweepKeys, SweepSpec
 from crossmesh.spec.training import OptimSpec
 from crossmesh.sweep import driver
 from crossmesh.sweep.policy import Need
+from crossmesh.sweep.request import request_of
 from crossmesh.sweep.state import SweepState, read_state
 from crossmesh.sweep.work import Hooks, Ran
 from crossmesh.track.tracker import TrackedRun
@@ -114,7 +115,7 @@ def run(work: Work, points: list[SweptJob[SweepKeys]], *, force: bool = False) -
     out, code = io.StringIO(), 0
     with contextlib.redirect_stdout(out):
         try:
-            driver.run_sweep(driver.request_of("finetune", points, lambda _: force), work, "the command")
+            driver.run_sweep(request_of("finetune", points, lambda _: force), work, "the command")
         except SystemExit as ended:
             code = int(ended.code or 0)
     return code, json.loads(out.getvalue().splitlines()[-1])

@@ -1,0 +1,37 @@
+"""Search for the best settings: `python jobs/tune.py experiment=demo tune=asha`; the space is `tune.space`, in conf/tune."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
+
+from crossmesh.errors import InputError, nearest
+from crossmesh.spec.compose import Job, known_keys, run_job, sweep_overrides
+from crossmesh.spec.sweep import compose_point, given_overrides
+from crossmesh.spec.tune import TuneKeys
+from crossmesh.sweep.driver import run_sweep
+from crossmesh.sweep.request import Adaptive, search_request
+from crossmesh.sweep.search import TuneSearch
+from crossmesh.sweep.training import Training
+
+CONF = Path(__file__).resolve().parents[1] / "conf"
+
+
+def run(job: Job[TuneKeys]) -> None:
+    """Train at the points that the search asks for, as a sweep does, and show them together."""
+    spec, keys = job.spec, job.keys
+    if sweep_overrides() is not None:
+        raise InputError("jobs/tune.py is a sweep by itself. Leave -m out; values to try go into tune.space.")
+    allowed = known_keys(TuneKeys, CONF)
+    for key in keys.tune.space:
+        if key not in allowed:
+            raise InputError(f"tune.space: there is no key {key!r}. Did you mean {nearest(key, allowed) or 'optim.learning_rate'}?")
+    adaptive = Adaptive(
+        TuneSearch(keys.tune, spec.optim.steps), lambda point: compose_point("tune", point, TuneKeys, CONF), keys.tune.metric
+    )
+    request = search_request("tune", spec, given_overrides(), keys.sweep, keys.output, force=keys.force)
+    run_sweep(request, Training(), " ".join(["python jobs/tune.py", *sys.argv[1:]]), adaptive)
+
+
+if __name__ == "__main__":
+    run_job("tune", TuneKeys, run, CONF)

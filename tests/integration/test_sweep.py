@@ -1,0 +1,108 @@
+"""A sweep over TPU and GPU nodes at once, as a user runs it: killed, stopped by its budget, and run again until it is done, once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossmesh.spec.services import StorageSpec, TrackingSpec
+from crossmesh.track.tracker import TAG_KIND, Tracker
+from emulated_cluster import EmulatedCluster, emulated_cluster, gpu_node, tpu_nodes
+
+pytestmark = [pytest.mark.integration, pytest.mark.full]
+
+STEPS = 120
+SWEEP = (
+    "-m",
+    "model=tiny_llama",
+    "model.dtype=bfloat16",
+    "data.rtl.train_rows=16",
+    "data.rtl.heldout_rows=2",
+    "data.rtl.hard_rows=0",
+    "batch.size=8",
+    "batch.micro=1,2,16",
+    "hardware=tpu_v5p_8,gpu_2xh100",
+    f"optim.steps={STEPS}",
+    "checkpoint.every_steps=20",
+    "hydra/launcher=ray",
+    "output=json",
+)
+"""Six points, of which two have micro-batches that their batch does not divide into."""
+
+
+def start(cluster: EmulatedCluster, checkout: Path, storage: Path, *arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, str(checkout / "jobs" / "finetune.py"), *SWEEP, f"storage.root={storage}", *arguments]
+    environment = {**cluster.environment, "OMP_NUM_THREADS": "1"}
+    with storage.with_suffix(".log").open("a") as progress:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=progress, text=True, env=environment, start_new_session=True)
+
+
+def finish(process: "subprocess.Popen[str]", storage: Path, code: int) -> dict[str, Any]:
+    out, _ = process.communicate(timeout=400)
+    assert process.returncode == code, storage.with_suffix(".log").read_text()
+    said: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return said
+
+
+def status(checkout: Path, storage: Path, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, str(checkout / "jobs" / "status.py"), f"storage.root={storage}", "output=json", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return said
+
+
+def wait_for(storage: Path, pattern: str, count: int) -> None:
+    deadline = time.monotonic() + 240
+    while len(list(storage.glob(pattern))) < count:
+        assert time.monotonic() < deadline, storage.with_suffix(".log").read_text()
+        time.sleep(0.2)
+
+
+def test_a_sweep_survives_kill_and_budget_and_has_every_trial_once(checkout: Path, tmp_path: Path) -> None:
+    storage = tmp_path / "storage"
+    with emulated_cluster(*tpu_nodes("tpu_v5p_8", "slice-a"), gpu_node("gpu_2xh100")) as cluster:
+        first = start(cluster, checkout, storage)
+        wait_for(storage, "trials/*/checkpoints/step-*", 2)
+        running = status(checkout, storage)
+        os.kill(first.pid, signal.SIGKILL)
+        first.communicate(timeout=60)
+        assert running["lives"]
+        assert (running["running"], running["waiting"], running["rejected"]) == (2, 2, 2)  # One on the slice, one on the GPUs.
+
+        spent = status(checkout, storage)["usd"]
+        assert spent > 0
+        stopped = finish(start(cluster, checkout, storage, f"sweep.max_usd={spent + 0.02}"), storage, 4)
+        assert stopped["sweep"] == running["sweep"]
+        assert stopped["stopped"] > 0
+        assert spent + 0.02 <= stopped["usd"] < spent + 1.0
+        assert stopped["done"] + stopped["skipped"] + stopped["stopped"] == 4
+
+        done = finish(start(cluster, checkout, storage), storage, 2)
+        assert (done["done"] + done["skipped"], done["rejected"], done["sweep"]) == (4, 2, running["sweep"])
+        assert "Allowed: batch.micro one of [1, 2, 4, 8]" in " ".join(one["reason"] for one in done["points"])
+        again = finish(start(cluster, checkout, storage), storage, 2)
+        assert (again["skipped"], again["rejected"], again["usd"]) == (4, 2, done["usd"])
+        free = cluster.state()["free"]
+        assert (free["TPU"], free["GPU"]) == (4.0, 2.0)
+
+    tracker = Tracker(TrackingSpec(), StorageSpec(str(storage)))
+    runs = tracker.matching("")
+    assert Counter((run.tags[TAG_KIND], run.status) for run in runs) == {
+        ("sweep", "FINISHED"): 1,
+        ("train", "FINISHED"): 4,
+        ("rejected", "KILLED"): 2,
+    }
+    assert {run.run_id for run in tracker.children(done["sweep"])} == {run.run_id for run in runs if run.tags[TAG_KIND] != "sweep"}
+    for run in runs:
+        if run.tags[TAG_KIND] == "train":
+            for key in ("train/loss", "train/tokens"):
+                assert [step for step, _ in tracker.history(run.run_id, key)] == list(range(1, STEPS + 1))
+    elsewhere = status(checkout, tmp_path / "elsewhere", f"tracking.uri=sqlite:///{storage}/mlflow.db")
+    assert (elsewhere["sweep"], elsewhere["skipped"], elsewhere["lives"]) == (done["sweep"], 4, False)
