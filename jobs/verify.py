@@ -20,7 +20,7 @@ class VerifyKeys(JobKeys):
     """The job's own keys."""
 
     check: str = ""
-    """training_parity, packing, loss_head, train_overhead, resume, exchange, adapters, plan_depths or compare_speed."""
+    """training_parity, packing, loss_head, train_overhead, resume, exchange, adapters, plan_depths, compare_speed or sweep_overhead."""
 
 
 def run(job: Job[VerifyKeys]) -> None:

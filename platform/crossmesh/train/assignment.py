@@ -77,6 +77,11 @@ class Assignment:
         return f"{target.rstrip('/')}/{self.run_folder.name}" if target else ""
 
     @property
+    def fitted(self) -> Path:
+        """How long Ray Train's `fit()` took; `ranks` say how long their worker's loop did."""
+        return self.attempt / "fitted.json"
+
+    @property
     def result(self) -> Path:
         """Exists when the run is finished."""
         return self.run_folder / "result.json"

@@ -3,6 +3,7 @@
 `ray.train.torch` imports torch and `ray.train` pulls in much else, hence the imports inside the functions.
 """
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +27,7 @@ def fit(assignment: Assignment) -> Failure | None:
 
     workers = scaling(assignment.spec)
     trainer, framework = _trainer(assignment.spec.backend_name, workers)
+    start = time.monotonic()
     try:
         trainer(
             train_loop_per_worker=run_worker,
@@ -48,20 +50,23 @@ def fit(assignment: Assignment) -> Failure | None:
                 "to the cluster (cluster.yaml)."
             ) from error
         return Failure(_kind(error), str(error))
+    write_json(assignment.fitted, {"seconds": time.monotonic() - start})
     return None
 
 
 def run_worker(config: Mapping[str, Assignment]) -> None:
-    """Write down where this worker is, for the driver to look after its node, and train."""
+    """Write down where this worker is, for the driver to look after its node, train, and write down how long that took."""
     import ray
     from ray.train import get_context
 
     context, here = get_context(), ray.get_runtime_context()
     accelerators = {kind: ids for kind, ids in here.get_accelerator_ids().items() if ids}
     place = {"node": here.get_node_id(), "world": context.get_world_size(), "accelerators": accelerators}
-    write_json(config[LOOP_KEY].ranks / f"{context.get_world_rank()}.json", place)
+    file, start = config[LOOP_KEY].ranks / f"{context.get_world_rank()}.json", time.monotonic()
+    write_json(file, place)
     with system_metrics(config[LOOP_KEY], context.get_node_rank(), context.get_local_rank()):
         train_loop_per_worker(config)
+    write_json(file, {**place, "loop_s": time.monotonic() - start})
 
 
 def _trainer(backend: str, workers: Scaling) -> tuple[Any, dict[str, Any]]:

@@ -15,7 +15,18 @@ Check = Callable[[ExperimentSpec, Path, Console], CheckResult]
 UNSAID = ModelSpec("llama", "random://tiny_llama@0")
 """What `conf/job/verify.yaml` gives when the command line names no model: a check then takes models of its own."""
 
-CHECKS = ("training_parity", "packing", "loss_head", "train_overhead", "resume", "exchange", "adapters", "plan_depths", "compare_speed")
+CHECKS = (
+    "training_parity",
+    "packing",
+    "loss_head",
+    "train_overhead",
+    "resume",
+    "exchange",
+    "adapters",
+    "plan_depths",
+    "compare_speed",
+    "sweep_overhead",
+)
 """Each is `verify_<name>` in the file of its name."""
 
 
