@@ -21,6 +21,7 @@ class MlflowServer:
             self._port = probe.getsockname()[1]
         self.uri = f"http://127.0.0.1:{self._port}"
         self._folder = folder
+        self._environment = dict(os.environ)  # A local Ray ends all that was started with its own.
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -28,7 +29,7 @@ class MlflowServer:
         command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port), "--workers", "1"]
         command += ["--backend-store-uri", f"sqlite:///{self._folder / 'server.db'}", "--artifacts-destination", str(self._folder / "kept")]
         with (self._folder / "server.log").open("a") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=self._environment)
 
     def wait(self) -> None:
         """Wait until it answers."""
