@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 from crossmesh.cluster import Session, ray_session
-from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.errors import InputError
 from crossmesh.leftovers import end_processes, processes_of
 from crossmesh.models.weights import ModelFolder, fetch_model
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import StorageSpec, TrackingSpec
-from crossmesh.spec.training import DataSpec, HardwareSpec, MeshSpec, OptimSpec, RetrySpec
+from crossmesh.spec.training import DataSpec, HardwareSpec, MeshSpec, OptimSpec
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import CheckpointEvent, Event, StepEvent, WarningEvent
 from crossmesh.train.launch import TrainResult, train
@@ -112,18 +112,6 @@ def test_a_terminated_worker_stores_a_checkpoint_and_is_started_again(
     assert "retry.preemptions" in fault.warnings[0]
     stopped_after = starts(result)[1] - 1
     assert stopped_after in [event.step for event in fault.events if isinstance(event, CheckpointEvent)]
-    assert losses(result) == expected
-
-
-def test_without_retries_a_killed_worker_is_the_end_and_the_next_run_continues(
-    tiny: Any, session: Session, tmp_path: Path, model: ModelFolder, expected: list[list[float]]
-) -> None:
-    spec = tiny_spec(tiny, tmp_path, retry=RetrySpec(0, 0))
-    fault = Fault(9, lambda: os.kill(workers(session)[0], signal.SIGKILL))
-    with pytest.raises(CrossmeshError, match=r"^The training worker failed: .*worker\.log"):
-        train(spec, model, tmp_path / "run", fault)
-    result = train(spec, model, tmp_path / "run", lambda event: None)
-    assert starts(result)[1] >= 5
     assert losses(result) == expected
 
 

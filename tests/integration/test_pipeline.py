@@ -152,20 +152,20 @@ def test_a_second_run_computes_nothing_again(first, place):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("moment", ["steps 1/4", "evaluate: torch"])
-def test_interrupted_anywhere_it_ends_cleanly_and_the_next_run_continues(moment, first, tmp_path, checkout):
+def test_interrupted_anywhere_it_ends_cleanly_and_the_next_run_continues(first, tmp_path, checkout):
     place = Place(tmp_path, checkout)
-    process = place.start()
-    assert process.stderr is not None
-    for line in process.stderr:
-        if moment in line:
-            break
-    process.send_signal(signal.SIGINT)
-    said = process.stderr.read()
-    assert process.wait(timeout=120) == 130, said
-    assert "interrupted" in said
-    assert "Traceback" not in said
-    assert survivors(process.pid) == []
+    for moment in ("steps 1/4", "evaluate: torch"):
+        process = place.start()
+        assert process.stderr is not None
+        for line in process.stderr:
+            if moment in line:
+                break
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+        assert process.wait(timeout=120) == 130, said
+        assert "interrupted" in said
+        assert "Traceback" not in said
+        assert survivors(process.pid) == []
     report, _ = place.run()
     assert report["comparable"] is True
     assert report["variants"]["torch"]["losses"] == first[0]["variants"]["torch"]["losses"]

@@ -5,6 +5,7 @@ Several processes of a run are threads here, each with a backend of its own; the
 
 import math
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,8 @@ from crossmesh.train.schedule import learning_rate
 from random_rows import unpacked
 
 STEPS = 12
+_PATIENCE_S = 120
+"""Long enough for a thread that a busy machine leaves waiting."""
 
 
 class Group:
@@ -33,9 +36,9 @@ class Group:
         self._flags = [False] * size
 
     def any(self, rank: int, flag: bool) -> bool:
-        self._barrier.wait(10)
+        self._barrier.wait(_PATIENCE_S)
         self._flags[rank] = flag
-        self._barrier.wait(10)
+        self._barrier.wait(_PATIENCE_S)
         return any(self._flags)
 
 
@@ -83,7 +86,7 @@ class QuadraticBackend:
             np.savez(partial, **state)
             partial.rename(everybody[self.rank])
             while self.rank == 0 and not all(file.exists() for file in everybody):
-                pass
+                time.sleep(0.001)
 
         return write
 
