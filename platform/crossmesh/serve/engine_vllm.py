@@ -13,7 +13,7 @@ from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
 from vllm import __version__ as vllm_version
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.entrypoints.openai.cli_args import FrontendArgs
+from vllm.entrypoints.launchers.cli_args import FrontendArgs
 from vllm.entrypoints.openai.models.protocol import LoRAModulePath
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.entrypoints.serve.dev.cache.api_router import router as cache_routes
