@@ -16,7 +16,7 @@ from crossmesh.track.client import TrackingError, TrackingPlace, reason
 from crossmesh.track.journal import Entry, Journal, journals, runs_waiting
 from crossmesh.track.sender import Sender
 
-_GATHER_S = 0.5
+_GATHER_S = 2.0
 """Records wait so long for others that go in the same request."""
 _RETRY_S = 5.0
 """From one failure of MLflow's own retries to the next try."""
@@ -64,7 +64,8 @@ class Writer:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="mlflow-journal", daemon=True)
                 self._thread.start()
-            self._changed.notify_all()
+            if self._journal.waiting in (1, _READ_AT_ONCE):  # Waking the thread for each would cost more than the record.
+                self._changed.notify_all()
 
     def settle(self, patience_s: float) -> bool:
         """Wait until everything is sent, but no longer than `patience_s` while MLflow is away; return whether it is."""
