@@ -22,6 +22,8 @@ def run(job: Job[TuneKeys]) -> None:
     spec, keys = job.spec, job.keys
     if sweep_overrides() is not None:
         raise InputError("jobs/tune.py is a sweep by itself. Leave -m out; values to try go into tune.space.")
+    if not keys.tune.space:
+        raise InputError("tune.space is empty. Give tune=random, grid, optuna or asha, or 'tune.space={optim.learning_rate:[1e-3,3e-3]}'.")
     allowed = known_keys(TuneKeys, CONF)
     for key in keys.tune.space:
         if key not in allowed:

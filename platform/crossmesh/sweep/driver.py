@@ -105,9 +105,10 @@ class _Sweep:
         try:
             for place in range(len(self._state.points)):
                 self._gate(place, run)
+            self._ask_for_more(run)
             self._view.show(self._state)
             self._write(run)
-            if self._adaptive or any(point.state == WAITING for point in self._state.points):
+            if any(point.state == WAITING for point in self._state.points):
                 with ray_session(self._request.base.storage), self._view.shown():
                     self._work(run)
             failed = any(point.state == FAILED for point in self._state.points)

@@ -104,15 +104,18 @@ def settings_of(overrides: Sequence[str], space: Mapping[str, Any]) -> Settings:
     for override in overrides:
         key, _, text = override.partition("=")
         if key in space:
-            listed = [value for value in space[key] if _text(value) == text] if isinstance(space[key], list) else []
-            found[key] = listed[0] if listed else int(text) if space[key].get("whole") else float(text)
+            values = space[key]
+            if isinstance(values, list):
+                found[key] = next(value for value in values if _text(value) == text)
+            else:  # The text is rounded.
+                found[key] = int(text) if values.get("whole") else min(max(float(text), values["low"]), values["high"])
     return found
 
 
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return repr(value) if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _variants(tune: TuneSpec) -> list[Settings]:
