@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
@@ -87,7 +87,7 @@ def live_table(state: SweepState) -> RenderableType:
     shown = [point for point in points if point.state != WAITING][:_SHOWN]
     shown += [point for point in points if point.state == WAITING][: _SHOWN - len(shown)]
     left = [Text(f"and {len(points) - len(shown)} more", style="dim")] if len(shown) < len(points) else []
-    return Group(_table(state, shown, running=True), *left)
+    return Group(Text(heading(state), style="italic"), _table(shown, running=True), *left)
 
 
 def last_table(state: SweepState) -> RenderableType:
@@ -98,7 +98,7 @@ def last_table(state: SweepState) -> RenderableType:
         if point.reason and point.state not in (RUNNING, WAITING)
     ]
     over = [Text(state.over, style="yellow")] if state.over else []
-    return Group(_table(state, state.points, running=RUNNING in state.counts()), *reasons, *over)
+    return Group(Text(heading(state), style="italic"), _table(state.points, running=False), *reasons, *over)
 
 
 def spent_text(state: SweepState) -> str:
@@ -121,8 +121,8 @@ def written_at(state: SweepState) -> str:
     return datetime.fromtimestamp(state.at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _table(state: SweepState, points: tuple[Point, ...] | list[Point], *, running: bool) -> Table:
-    table = Table(title=Text(heading(state)), title_justify="left")
+def _table(points: Sequence[Point], *, running: bool) -> Table:
+    table = Table()
     table.add_column("point", overflow="fold")
     table.add_column("state")
     columns = ("step", "loss", "tokens/s", *(("left",) if running else ()), "ran", "USD")

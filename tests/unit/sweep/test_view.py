@@ -1,0 +1,76 @@
+"""What a sweep looks like: every point with where it stands, the reasons, the money against the budget; and who asks from elsewhere."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+
+from crossmesh.files import write_json
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.services import StorageSpec
+from crossmesh.sweep.runs import as_result
+from crossmesh.sweep.state import DONE, REJECTED, RUNNING, STOPPED, WAITING, Point, SweepState, write_state
+from crossmesh.sweep.status import show, standing
+from crossmesh.sweep.view import SweepView, last_table, live_table
+
+POINTS = (
+    Point(
+        "a", "micro=1", state=DONE, step=9, steps=9, loss=1.25, tokens_per_s=1234.5, seconds=1800, usd_per_hour=16.0, run_id="0123456789"
+    ),
+    Point("b", "micro=2", state=RUNNING, stage="training", step=3, steps=9, loss=2.0, tokens_per_s=99.0, left_s=65.0, seconds=900),
+    Point("c", "micro=3", state=REJECTED, reason="[does] not fit", exit_code=3),
+    Point("d", "micro=4", state=WAITING),
+)
+STATE = SweepState("i", "finetune", "demo", "python jobs/finetune.py -m", "runid", at=time.time(), max_usd=20, points=POINTS)
+
+
+def text_of(shown: RenderableType) -> str:
+    console = Console(width=160, record=True, file=None, quiet=False)
+    with console.capture() as captured:
+        console.print(shown)
+    return captured.get()
+
+
+def test_the_live_table_has_stage_step_rate_time_left_and_the_money() -> None:
+    text = text_of(live_table(STATE))
+    assert "4 points: 1 running, 1 waiting, 1 done, 1 rejected; spent 0.75 hours, 8.00 of 20 USD" in text
+    running = next(line for line in text.splitlines() if "micro=2" in line)
+    for cell in ("running", "3/9", "2.0000", "99", "1 min 05 s", "15 min 00 s", "training"):
+        assert cell in running, running
+    assert text.index("micro=2") < text.index("micro=1") < text.index("micro=4")
+
+
+def test_the_last_table_keeps_the_order_and_says_why_as_it_was_said() -> None:
+    text = text_of(last_table(replace(STATE, over="The budget is reached.")))
+    assert text.index("micro=1") < text.index("micro=2") < text.index("micro=3")
+    assert "micro=3: [does] not fit" in text
+    assert "The budget is reached." in text
+    said = as_result(STATE, 3)
+    assert (said["done"], said["rejected"], said["usd"], said["exit_code"]) == (1, 1, 8.0, 3)
+
+
+def test_without_a_terminal_what_changes_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    view = SweepView(live=True)
+    view.show(STATE)
+    view.show(STATE)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.strip().partition(":")[0] for line in lines] == ["micro=1", "micro=2", "micro=3"]
+    assert "step 3/9, 99 tokens/s, 1 min 05 s left" in lines[1]
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_driver_that_is_not_heard_of_does_not_run_and_neither_do_its_points(tmp_path: Path, *, lives: bool) -> None:
+    spec = ExperimentSpec(storage=StorageSpec(str(tmp_path)))
+    folder = tmp_path / "sweeps" / "one"
+    write_state(folder, STATE)
+    write_state(tmp_path / "sweeps" / "older", replace(STATE, run_id="other", at=1.0))
+    said = {"machine": "elsewhere", "pid": 1, "started": 0, "beat": 1, "at": time.time() - (1 if lives else 600), "released": False}
+    write_json(folder / "lease" / "1.json", said)
+    now = standing(spec, "")
+    assert (now.state.run_id, now.lives, now.state.points[1].state) == ("runid", lives, RUNNING if lives else STOPPED)
+    assert standing(spec, "oth").state.run_id == "other"
+    console = Console(width=160, record=True)
+    show(now, console)
+    assert ("Its command continues it: python jobs/finetune.py -m" in console.export_text()) is not lives
