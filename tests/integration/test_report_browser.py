@@ -37,7 +37,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tracker, str]:
     """A sweep over two learning rates, two kinds of hardware, meshes and micro-batches: tracker and id."""
     root = tmp_path_factory.mktemp("browser")
     with Console().stage("runs") as stage:
-        parent = make_sweep(ExperimentSpec(), root / "storage", RUNS, 30, stage)
+        parent = make_sweep(ExperimentSpec(), root / "storage", RUNS, 10, stage)
     return Tracker(TrackingSpec(), StorageSpec(str(root / "storage"))), parent
 
 

@@ -12,6 +12,7 @@ SOURCES = {
     "measured / modelled": "measured time against modelled work",
 }
 """Where a number can come from, and what that means."""
+_SEEN_AT_ONCE = 8
 MISSING, BEST, FLAGGED = "missing", "best", "flagged"
 
 
@@ -28,6 +29,8 @@ class Cell:
     """What it is sorted by; None for text."""
     state: str = ""
     """`missing`: `text` is the reason; `best` of its group; `flagged`: `note` says why it is not plausible."""
+    detail: str = ""
+    """How it was measured; a small screen does without."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,10 @@ class Column:
     how: str = ""
     """How it was measured."""
     number: bool = False
+    wide: bool = False
+    """Sentences rather than words."""
+    minor: bool = False
+    """Said by the row's name too: a small screen does without."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +58,13 @@ class Table:
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    sortable: bool = True
+    """Whether the numbers of a column are of one kind."""
 
     @property
     def filtered(self) -> bool:
         """Whether it is long enough for a filter to help."""
-        return len(self.rows) > 8
+        return self.sortable and len(self.rows) > _SEEN_AT_ONCE
 
 
 def missing(reason: str) -> Cell:

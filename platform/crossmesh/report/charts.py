@@ -74,7 +74,7 @@ def loss_chart(results: Results, width: int) -> str:
             _many_lines(axes[0], results.trained)
         axes[0].set_ylabel("loss, nats/token")
         axes[0].set_ylim(bottom=0)
-        axes[0].legend(frameon=False, labelcolor=_INK, handlelength=3)
+        legend(axes[0], PAGE, handlelength=3)
         axes[-1].set_xlabel("optimizer step")
         axes[-1].xaxis.get_major_locator().set_params(integer=True)
         if gaps:
@@ -104,9 +104,9 @@ def _many_lines(axis: Any, variants: Sequence[Variant]) -> None:
     best = min(ends, key=lambda name: ends[name] if math.isfinite(ends[name]) else math.inf)
     for variant in variants:
         if variant.name != best:
-            _loss_line(axis, variant, _Line(_MUTED, 0.8, alpha=0.35), None)
+            _loss_line(axis, variant, _Line(_MUTED, 0.8, alpha=max(0.05, min(0.35, 8 / len(variants)))), None)
     lowest = next(variant for variant in variants if variant.name == best)
-    _loss_line(axis, lowest, _Line(_SERIES[1], 2.2), f"lowest at the end: {best}")
+    _loss_line(axis, lowest, _Line(_SERIES[1], 2.2), "lowest at the end")
 
 
 def _loss_line(axis: Any, variant: Variant, own: _Line, label: str | None) -> None:
@@ -191,6 +191,11 @@ def speed_chart(results: Results, width: int) -> str:
             axis.tick_params(axis="y", labelcolor=_INK)
 
     return svg(draw, width, 40 + (56 + 36 * len(trained)) * len(panels), "speed")
+
+
+def legend(axis: Any, palette: Palette, **options: Any) -> None:
+    """Name what is drawn, without pushing the chart aside where names are long."""
+    axis.legend(frameon=False, labelcolor=palette.ink, **options).set_in_layout(False)
 
 
 def svg(draw: Callable[[Any], None], width: int, height: int, name: str) -> str:

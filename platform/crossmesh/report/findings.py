@@ -82,7 +82,7 @@ def _least_or_most(key: str, found: Computed, letters: Mapping[str, str]) -> tup
         return _without_winner(quantity)
     reasons = [_line(one, letters) for one in ranked[:_NAMED]]
     if len(ranked) > _NAMED:
-        reasons.append(f"{len(ranked) - _NAMED} more groups are in the table of winners.")
+        reasons.append(f"The table of winners has all {len(ranked)} groups.")
     if any(one.verdict == SINGLE for one in ranked):
         reasons.append("One run each, so without an interval.")
     return _answer(ranked), reasons, NEUTRAL
@@ -104,8 +104,9 @@ def _answer(ranked: Sequence[Winner]) -> str:
 
 def _line(one: Winner, letters: Mapping[str, str]) -> str:
     best, second = one.quantity.cells[one.best], one.quantity.cells[one.second]
-    group = f"Group {letters[one.best]}: " if len(set(letters.values())) > 1 and one.best in letters else ""
-    return f"{group}{one.best} {best.text} against {one.second} {second.text} {one.quantity.unit}: {one.words}."
+    if len(set(letters.values())) > 1 and one.best in letters:
+        return f"Group {letters[one.best]}: {one.best}, {best.text} {one.quantity.unit}, {one.words}."
+    return f"{one.best} {best.text} against {one.second} {second.text} {one.quantity.unit}: {one.words}."
 
 
 def _without_winner(quantity: Quantity) -> tuple[str, list[str], str]:
@@ -122,7 +123,7 @@ def _better(results: Results, gate: Gate, found: Computed, letters: Mapping[str,
     quantity = next((one for one in found.quantities if one.key == key), None)
     if quantity is None or len(quantity.estimates) < 2:
         answer, reasons, tone = _least_or_most("final_loss", found, letters)
-        return answer, [*reasons, "By the training loss: pass@k was not measured on two of them."], tone
+        return answer, [*reasons, "By the training loss: no two of them were evaluated."], tone
     variants = {one.name: one for one in results.variants if one.name in quantity.estimates}
     trained = {name: one for name, one in variants.items() if one.training is not None}
     ranked = _won(key, found)

@@ -8,7 +8,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from crossmesh.report.variants import SCOPES, Results, split_name
 
 _WIDE, _HALF, _NARROW = 1000, 470, 330
 """Chart widths in CSS pixels: the page, half of it, a phone."""
+_FEW = 6
+"""Most runs that are told apart by colour."""
 _LONGEST_LINE = 110
 _LONGEST_RECORD = 60_000
 _MOST_RECORDS = 12
@@ -44,11 +46,20 @@ class _Figure:
 
     title: str
     caption: str
-    wide: str
-    """SVG of ours; the only text that the template does not escape."""
-    narrow: str
-    whole: bool
+    draw: Callable[[int], str]
+    """SVG of ours by width; the only text that the template does not escape."""
+    whole: bool = False
     """As wide as the page."""
+
+    @property
+    def wide(self) -> str:
+        """For a desk."""
+        return self.draw(_WIDE if self.whole else _HALF)
+
+    @property
+    def narrow(self) -> str:
+        """For a phone."""
+        return self.draw(_NARROW)
 
 
 @dataclass(frozen=True)
@@ -82,7 +93,7 @@ def render_html(results: Results, comparison: Comparison, found: Computed) -> st
         empty=gaps(results, found),
         sources=SOURCES,
         series=series_numbers(results),
-        figures=tuple(_figures(results, comparison)),
+        figures=_in_pairs(tuple(_figures(results, comparison))),
         records=records,
         records_left=left,
         script=script,
@@ -90,20 +101,27 @@ def render_html(results: Results, comparison: Comparison, found: Computed) -> st
     )
 
 
+def _in_pairs(figures: tuple[_Figure, ...]) -> tuple[_Figure, ...]:
+    """Let the last of an odd number of half-wide charts have the whole width."""
+    halves = [one for one in figures if not one.whole]
+    last = halves[-1] if len(halves) % 2 else None
+    return tuple(replace(one, whole=True) if one is last else one for one in figures)
+
+
 def _figures(results: Results, comparison: Comparison) -> Iterator[_Figure]:
     if results.splits and len(results.variants) <= BARS:
         caption = "pass@1 with its interval: " + "; ".join(_score_words(results))
-        yield _Figure("Problems solved", caption, score_chart(results, _HALF), score_chart(results, _NARROW), whole=False)
-    if results.trained and len(results.trained) <= BARS:
+        yield _Figure("Problems solved", caption, partial(score_chart, results))
+    if results.trained and len(results.trained) <= _FEW:
         rates = ", ".join(
             f"{v.name} {v.training.tokens_per_s:,.0f} tokens/s in {v.training.seconds:,.0f} s" for v in results.trained if v.training
         )
         caption = f"Real tokens, padding not counted: {rates}. One run each."
-        yield _Figure("Training speed", caption, speed_chart(results, _HALF), speed_chart(results, _NARROW), whole=False)
+        yield _Figure("Training speed", caption, partial(speed_chart, results))
     yield from _sweep_figures(results, comparison)
     if results.trained:
         caption = _loss_words(results)
-        yield _Figure("Training loss", caption, loss_chart(results, _WIDE), loss_chart(results, _NARROW), whole=True)
+        yield _Figure("Training loss", caption, partial(loss_chart, results), whole=True)
 
 
 def _sweep_figures(results: Results, comparison: Comparison) -> Iterator[_Figure]:
@@ -140,7 +158,7 @@ def _sweep_figures(results: Results, comparison: Comparison) -> Iterator[_Figure
 
 
 def _drawn(title: str, caption: str, draw: Callable[[Any], None], height: int, name: str) -> _Figure:
-    return _Figure(title, caption, svg(draw, _HALF, height, name), svg(draw, _NARROW, height, name), whole=False)
+    return _Figure(title, caption, lambda width: svg(draw, width, height, name))
 
 
 def _letter(comparison: Comparison, names: tuple[str, ...]) -> str:
@@ -158,12 +176,12 @@ def _score_words(results: Results) -> list[str]:
 
 def _loss_words(results: Results) -> str:
     finals = [(v.training.final_loss, v.name) for v in results.trained if v.training is not None]
-    if len(finals) > BARS:
+    if len(finals) > _FEW:
         low, high = min(finals), max(finals)
         said = f"from {low[0]:.4f} ({low[1]}) to {high[0]:.4f} ({high[1]})"
     else:
         said = ", ".join(f"{name} {loss:.4f}" for loss, name in finals)
-    furthest = largest_loss_gap(results.trained) if len(finals) <= 6 else None
+    furthest = largest_loss_gap(results.trained) if len(finals) <= _FEW else None
     apart = f" The lower panel is the largest minus the smallest loss of a step, at most {small(furthest[1])}." if furthest else ""
     return f"Loss by optimizer step in nats per loss token; at the end: {said}.{apart}"
 

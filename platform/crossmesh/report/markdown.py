@@ -40,7 +40,7 @@ def _table(table: Table) -> str:
 
 def _cell(cell: Cell) -> str:
     mark = {BEST: " *", FLAGGED: " (flagged)"}.get(cell.state, "")
-    notes = ", ".join(part for part in (cell.note, cell.source) if part)
+    notes = ", ".join(part for part in (cell.note, cell.detail, cell.source) if part)
     return f"{cell.text}{mark}{f' ({notes})' if notes else ''}"
 
 

@@ -76,10 +76,10 @@ def _side_by_side(results: Results, section: str, own: tuple[Quantity, ...], fou
     rows = []
     for quantity in own:
         cells = _marked(quantity, found)
-        label = Cell(quantity.label, f"{quantity.unit}; {quantity.how}" if quantity.how else quantity.unit)
+        label = Cell(quantity.label, quantity.unit, detail=quantity.how)
         rows.append((label, *(cells[one.name] for one in results.variants), _won(quantity, found)))
-    columns = (Column("Quantity"), *(Column(one.name, number=True) for one in results.variants), Column("Best, by how much"))
-    return Table(section, _TITLES[section], _caption(section), columns, tuple(rows))
+    columns = (Column("Quantity"), *(Column(one.name, number=True) for one in results.variants), Column("Best, by how much", wide=True))
+    return Table(section, _TITLES[section], _caption(section), columns, tuple(rows), sortable=False)
 
 
 def _under_each_other(results: Results, comparison: Comparison, section: str, own: tuple[Quantity, ...], found: Computed) -> Table:
@@ -96,10 +96,8 @@ def _under_each_other(results: Results, comparison: Comparison, section: str, ow
             head.append(Cell(letters.get(variant.name, "")))
         head += [_setting(one.values.get(variant.name, "")) for one in settings]
         rows.append((*head, *(marked[quantity.key][variant.name] for quantity in shown)))
-    columns = [Column("Run"), *([Column("Group")] if several else [])]
-    columns += [
-        Column(one.key.removeprefix("mesh.").replace("batch_micro", "micro-batch"), number=_numeric(one.values)) for one in settings
-    ]
+    columns = [Column("Run", wide=True), *([Column("Group")] if several else [])]
+    columns += [Column(_setting_name(one.key), number=_numeric(one.values), minor=True) for one in settings]
     columns += [Column(one.label, one.unit, one.how, number=True) for one in shown]
     return Table(section, _TITLES[section], _caption(section), tuple(columns), tuple(rows))
 
@@ -140,16 +138,16 @@ def _winner_table(comparison: Comparison, found: Computed) -> Table:
                 Cell(one.best, "" if one.verdict in (SHOWN, SINGLE) else one.verdict),
                 best,
                 replace(second, note=one.second),
-                Cell(one.words, one.margin.method or "without an interval: one measurement each", value=one.margin.value),
+                Cell(one.words, one.margin.method or "without an interval", value=one.margin.value),
             )
         )
     columns = (
         Column("Quantity"),
         Column("Compared"),
-        Column("Best"),
+        Column("Best", wide=True),
         Column("Its value", number=True),
-        Column("Next", number=True),
-        Column("Margin", number=True),
+        Column("Next", wide=True),
+        Column("Margin", wide=True),
     )
     caption = "The best of each quantity among runs that may be compared, and how far the next one is behind."
     return Table("winners", "Who wins", caption, columns, tuple(rows))

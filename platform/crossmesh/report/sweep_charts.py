@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crossmesh.hardware.catalogue import slices
-from crossmesh.report.charts import Palette
+from crossmesh.report.charts import Palette, legend
 from crossmesh.report.ownership import System, find_system
 from crossmesh.report.variants import Results, Variant
 
@@ -121,7 +121,7 @@ def draw_scaling(figure: Any, lines: Mapping[str, Sequence[tuple[int, float]]], 
     axis.set_xlim(left=0)
     axis.set_ylim(bottom=0)
     axis.xaxis.get_major_locator().set_params(integer=True)
-    axis.legend(frameon=False, labelcolor=palette.ink)
+    legend(axis, palette)
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def draw_offers(figure: Any, found: Sequence[Offer], palette: Palette) -> None:
     axis.set_xlim(left=0)
     if priced:
         axis.set_ylim(bottom=0)
-    axis.legend(frameon=False, labelcolor=palette.ink)
+    legend(axis, palette)
 
 
 def owned(results: Results) -> list[System]:
@@ -216,4 +216,4 @@ def draw_owned(figure: Any, systems: Sequence[System], hours: float, palette: Pa
     axis.set_ylabel("USD, training included")
     axis.set_xlim(0, hours)
     axis.set_ylim(bottom=0)
-    axis.legend(frameon=False, labelcolor=palette.ink)
+    legend(axis, palette)

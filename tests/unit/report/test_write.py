@@ -218,7 +218,7 @@ def test_markdown_has_the_tables_and_takes_nothing_for_markup(results, served, t
     make_report(replace(served(), experiment="a|b <i>*c*")).write(tmp_path)
     text = (tmp_path / "report.md").read_text()
     assert text.startswith("# a\\|b &lt;i&gt;\\*c\\*\n\n**Comparable in quality, speed, cost and serving.**")
-    assert "| pass@1, held-out (%; 48 problems simulated, 95% interval (Wilson)) | 4.2 (1.1 to 14.0, measured) |" in text
+    assert "| pass@1, held-out (%, 48 problems simulated, 95% interval (Wilson)) | 4.2 (1.1 to 14.0, measured) |" in text
     widths = {line.count("|") - line.count("\\|") for line in text.splitlines() if line.startswith(("| Wall clock", "| Quantity"))}
     assert len(widths) == 1
 
