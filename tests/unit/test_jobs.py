@@ -31,6 +31,7 @@ for path in sys.argv[1:]:
     answers[path] = {
         "help": call(path, "--help"),
         "cfg": call(path, "--cfg", "job"),
+        "experiment": call(path, "experiment=gemma4_31b_codev_v5p8_tp4", "--cfg", "job"),
         "typo": call(path, "batch.micr=3"),
         "output": call(path, "output=yaml"),
         "group": call(path, "model=null"),
@@ -66,6 +67,14 @@ def test_cfg_prints_what_would_run(job, answers):
     assert shown["code"] == 0
     assert "family: llama" in shown["out"]
     assert "output: table" in shown["out"]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.stem)
+def test_the_experiment_that_is_named_is_what_runs(job, answers):
+    shown = answers[str(job)]["experiment"]
+    assert shown["code"] == 0
+    for part in ("name: gemma4_31b_codev_v5p8_tp4", "family: gemma4", "rank: 64", "steps: 1250", "name: tpu_v5p_8"):
+        assert part in shown["out"], part
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.stem)

@@ -21,9 +21,9 @@ _LANES = 128
 """The splash kernel takes sequence lengths and head sizes in multiples of this."""
 _SPLASH_BLOCKS = (1024, 768, 512, 384, 256, 128)
 """Block sizes tried, the first that divides the sequence: larger ones read keys and values less often."""
-_SPLASH_BLOCK_VALUES = 1024 * 256
-"""Most values of a block of queries or keys: with heads of 512 and blocks of 1,024 the backward pass needs more than a v5p core's scoped
-VMEM (found by compiling for it)."""
+_SPLASH_BLOCK_VALUES = {2: 1024 * 256, 4: 512 * 128}
+"""Most values of a block of queries or keys, by their bytes: in bfloat16 with heads of 512 and blocks of 1,024 the backward pass needs more
+than a v5p core's scoped VMEM, in float32 with heads of 128 already (found by compiling for it)."""
 _HIDDEN = -2.3819763e38
 """Score of what is not seen: Tunix's, finite, so that a row without any key has no NaN."""
 
@@ -79,15 +79,20 @@ def splash_attend(query: Any, key: Any, value: Any, segment_ids: Any, window: in
     longer, wider = -length % _LANES, -width % _LANES
     query, key, value = (jnp.pad(array, ((0, 0), (0, longer), (0, 0), (0, wider))).swapaxes(1, 2) for array in (query, key, value))
     segment_ids = jnp.pad(segment_ids, ((0, 0), (0, longer)))
-    computed = jax.vmap(_splash_kernel(length + longer, heads, width + wider, window, interpret))(
+    block = splash_block(length + longer, width + wider, query.dtype.itemsize)
+    computed = jax.vmap(_splash_kernel(length + longer, heads, block, window, interpret))(
         query, key, value, splash.SegmentIds(segment_ids, segment_ids)
     )
     return computed.swapaxes(1, 2)[:, :length, :, :width]
 
 
-def _splash_kernel(length: int, heads: int, width: int, window: int, interpret: bool) -> Any:
+def splash_block(length: int, width: int, itemsize: int) -> int:
+    """Tokens of a block for sequences of `length`, a multiple of 128, and heads of `width` values of `itemsize` bytes."""
     possible = [size for size in _SPLASH_BLOCKS if length % size == 0]
-    block = next((size for size in possible if size * width <= _SPLASH_BLOCK_VALUES), possible[-1])
+    return next((size for size in possible if size * width <= _SPLASH_BLOCK_VALUES[itemsize]), possible[-1])
+
+
+def _splash_kernel(length: int, heads: int, block: int, window: int, interpret: bool) -> Any:
     shape = (length, length)
     mask = masks.LocalMask(shape, window_size=(window - 1, 0), offset=0) if window else masks.CausalMask(shape)
     sizes = splash.BlockSizes(
