@@ -49,7 +49,9 @@ def run(job: Job[PipelineKeys]) -> None:
     with ray_session(spec.storage):
         outcome = run_experiment(spec, keys.backends, tracker, console, output, command, force=keys.force)
     console.finish(
-        lambda: print_report(outcome.report, RichConsole(highlight=False)), outcome.report.json() | {"report": str(outcome.page)}, keys.output
+        lambda: print_report(outcome.report, RichConsole(highlight=False)),
+        outcome.report.json() | {"report": str(outcome.page)},
+        keys.output,
     )
     console.say(f"report: {outcome.page}")
     console.say(f"runs in MLflow: {tracker.ui_command}")

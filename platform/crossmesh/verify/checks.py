@@ -13,7 +13,7 @@ from crossmesh.verify.result import CheckResult
 Check = Callable[[ExperimentSpec, Path, Console], CheckResult]
 
 UNSAID = ModelSpec("llama", "random://tiny_llama@0")
-"""What `conf/experiment/verify.yaml` gives when the command line names neither model nor experiment: a check then takes models of its own."""
+"""What `conf/experiment/verify.yaml` gives, when the command line names neither model nor experiment: a check then takes its own models."""
 
 CHECKS = (
     "training_parity",
