@@ -17,16 +17,14 @@ from crossmesh.files import write_json
 
 RESULT_FILE = "benchmark.json"
 _COLUMNS = (
-    ("TTFT p50", "ttft_p50_s", 1e3, "ms"),
-    ("p99", "ttft_p99_s", 1e3, "ms"),
-    ("TPOT p50", "tpot_p50_s", 1e3, "ms"),
-    ("p99", "tpot_p99_s", 1e3, "ms"),
-    ("E2E p50", "e2e_p50_s", 1.0, "s"),
-    ("req/s", "requests_per_s", 1.0, ""),
-    ("tok/s", "output_tokens_per_s", 1.0, ""),
-    ("good/s", "goodput_requests_per_s", 1.0, ""),
-    ("USD/1M", "usd_per_million_output_tokens", 1.0, ""),
+    ("TTFT p50 ms", "ttft_p50_s", 1e3, True),
+    ("p99", "ttft_p99_s", 1e3, False),
+    ("TPOT", "tpot_p50_s", 1e3, False),
+    ("tok/s", "output_tokens_per_s", 1.0, True),
+    ("good/s", "goodput_requests_per_s", 1.0, False),
+    ("USD/1M", "usd_per_million_output_tokens", 1.0, False),
 )
+"""Heading, figure, factor, and whether its interval is shown: a terminal has 80 columns. The files have all of them."""
 
 
 @dataclass(frozen=True)
@@ -128,23 +126,30 @@ def _rows(cell: str, repeat: int, measured: Measurement) -> list[dict[str, Any]]
 def render(outcomes: Outcomes) -> Group:
     """The table that a person sees, with what is flagged, found and left out below it."""
     shown = [column for column in _COLUMNS if any(column[1] in one.estimates for one in outcomes.cells)]
-    table = Table(title=Text("benchmark: mean of the repeats, with half the width of its 95% interval"), title_justify="left")
-    table.add_column("cell")
-    for heading, _, _, unit in shown:
-        table.add_column(f"{heading} {unit}".strip(), justify="right")
+    table = Table(title=Text("mean of the repeats ± half of its 95% interval; times in ms"), title_justify="left")
+    table.add_column("cell", no_wrap=True)
+    for heading, *_ in shown:
+        table.add_column(heading, justify="right", no_wrap=True)
     for one in outcomes.cells:
-        cells = (Text(_cell(one.estimates.get(name), scale)) for _, name, scale, _ in shown)
+        cells = (Text(_cell(one.estimates.get(name), scale, interval=interval)) for _, name, scale, interval in shown)
         table.add_row(Text(one.cell.name + ("" if one.comparable else " !")), *cells, style="" if one.comparable else "red")
     lines = [Text(f"{one.cell.name} ! {flag.kind}: {flag.text}", style="red") for one in outcomes.cells for flag in one.flags]
     found = [Text(_found(one)) for one in outcomes.found]
     return Group(table, *lines, *found, *(Text(note, style="yellow") for note in outcomes.notes))
 
 
-def _cell(value: Estimate | None, scale: float) -> str:
+def _cell(value: Estimate | None, scale: float, *, interval: bool) -> str:
     if value is None:
         return ""
-    mean = f"{scale * value.mean:.4g}"
-    return mean if value.low is None or value.high is None else f"{mean} ±{scale * (value.high - value.low) / 2:.2g}"
+    mean = _digits(scale * value.mean, 3)
+    if not interval or value.low is None or value.high is None:
+        return mean
+    return f"{mean} ±{_digits(scale * (value.high - value.low) / 2, 2)}"
+
+
+def _digits(value: float, count: int) -> str:
+    """A number with `count` significant digits, and never fewer before its point, for a person."""
+    return f"{value:,.0f}" if value >= 10**count else f"{value:.{count}g}"
 
 
 def _found(one: Found) -> str:
