@@ -54,6 +54,8 @@ class Journal:
         self._size = os.fstat(descriptor).st_size
         self.waiting = sum(1 for _ in self._lines())
         """Records that are not sent yet."""
+        self.sent = 0
+        """Records that were sent since it was opened."""
 
     @staticmethod
     def create(folder: Path) -> "Journal":
@@ -106,6 +108,7 @@ class Journal:
     def count_sent(self, count: int) -> None:
         """Count `count` records as sent, after `store_offset`; a long file without others is emptied. Must not run beside `append`."""
         self.waiting = max(0, self.waiting - count)
+        self.sent += count
         if self._sent == self._size and self._size >= _TRUNCATED_FROM:
             os.ftruncate(self._descriptor, 0)
             self._size = 0

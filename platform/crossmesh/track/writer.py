@@ -68,13 +68,17 @@ class Writer:
                 self._changed.notify_all()
 
     def settle(self, patience_s: float) -> bool:
-        """Wait until everything is sent, but no longer than `patience_s` while MLflow is away; return whether it is."""
+        """Wait until what was put before is sent, but no longer than `patience_s` while MLflow is away; return whether it is.
+
+        Other threads may go on putting records: those are not waited for.
+        """
         started = time.monotonic()
         with self._changed:
             self._urgent += 1
             self._changed.notify_all()
+            journal, last = self._journal, self._journal.sent + self._journal.waiting if self._journal else 0
             try:
-                while self._journal is not None and self._journal.waiting:
+                while journal is not None and journal is self._journal and journal.waiting and journal.sent < last:
                     if self._away_since is not None and time.monotonic() - started >= patience_s:
                         return False
                     self._changed.wait(0.2)

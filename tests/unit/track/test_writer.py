@@ -70,6 +70,21 @@ def test_everything_arrives_in_order_and_nothing_is_left(writer: Writer, server:
     assert server.got[-1] == _step(3)
 
 
+def test_who_settles_waits_for_nothing_that_other_threads_put_meanwhile(writer: Writer, server: _Server) -> None:
+    writer.put(_step(0))
+    send = server.send
+
+    def more(entries: Sequence[Entry], *, again: bool = False) -> int:
+        writer.put(_step(len(server.got) + 1, "other"))  # There is always something that waits.
+        return send(entries, again=again)
+
+    server.send = more  # type: ignore[method-assign]
+    assert writer.settle(0.0)
+    assert server.got[0] == _step(0)
+    server.send = send  # type: ignore[method-assign]
+    assert writer.settle(0.0)
+
+
 def test_while_the_server_is_away_records_wait_and_it_is_said_once(
     writer: Writer, server: _Server, said: list[str], tmp_path: Path
 ) -> None:
