@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -126,7 +127,9 @@ def _rows(cell: str, repeat: int, measured: Measurement) -> list[dict[str, Any]]
 def render(outcomes: Outcomes) -> Group:
     """The table that a person sees, with what is flagged, found and left out below it."""
     shown = [column for column in _COLUMNS if any(column[1] in one.estimates for one in outcomes.cells)]
-    table = Table(title=Text("mean of the repeats ± half of its 95% interval; times in ms"), title_justify="left")
+    table = Table(
+        title=Text("mean of the repeats ± half of its 95% interval; times in ms"), title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+    )
     table.add_column("cell", no_wrap=True)
     for heading, *_ in shown:
         table.add_column(heading, justify="right", no_wrap=True)
