@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -80,7 +81,9 @@ def overhead_json(found: Sequence[Overhead]) -> list[dict[str, Any]]:
 
 def overhead_table(found: Sequence[Overhead], left_out: Sequence[CellResult], notes: Sequence[str]) -> Group:
     """The costs for a person; flagged cells are said to be left out, with the reason."""
-    table = Table(title=Text("what serving costs: same prompts, same engine arguments"), title_justify="left")
+    table = Table(
+        title=Text("what serving costs: same prompts, same engine arguments"), title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+    )
     for heading in ("in flight", "bare tok/s", "ours / bare", "ours / serve.llm", "serve.llm / bare", "TTFT engine", "+ ingress", "+ ours"):
         table.add_column(heading, justify="right")
     for one in found:
