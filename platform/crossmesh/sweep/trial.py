@@ -31,7 +31,7 @@ from crossmesh.plan.point import training_point
 from crossmesh.plan.record import plan_metrics, plan_sources, training_record
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.fingerprint import Record, ScienceFacts, science_record, system_record, trial_identity
-from crossmesh.sweep.lease import leased
+from crossmesh.sweep.lease import LeaseLostError, leased
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.sender import registered_name
 from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_CONTINUES, TAG_DATA, TAG_SCIENCE, TAG_SYSTEM, Tracker
@@ -231,8 +231,14 @@ def _run(
     except (KeyboardInterrupt, BudgetReachedError, StoppedEarlyError):  # It can go on later.
         status = "KILLED"
         raise
+    except LeaseLostError:
+        status = ""
+        raise
     finally:
-        tracker.finish(run_id, status)
+        if status:
+            tracker.finish(run_id, status)
+        else:
+            tracker.leave(run_id)
     return _trial(prepared, folder, tracker, run_id, result, skipped=False)
 
 

@@ -288,6 +288,10 @@ class Tracker:
         if status not in STATUSES:
             raise ValueError(f"status {status!r} is not one of {', '.join(STATUSES)}")
         self._put(Entry(run_id, "status", {"status": status, "at": _now_ms()}))
+        self.leave(run_id)
+
+    def leave(self, run_id: str) -> None:
+        """Let go of a run as it is, as `finish` does: another job has it now."""
         self._open.pop(run_id, None)
         self._writer.settle(_PATIENCE_S)
         if not self._open:
