@@ -6,14 +6,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from crossmesh.cluster import ray_session
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import StorageSpec, TrackingSpec
+from crossmesh.spec.training import BatchSpec, CheckpointSpec
 from crossmesh.sweep.trial import fetch, prepare, run_trial
 from crossmesh.track.tracker import TAG_ADAPTER, Tracker
 from crossmesh.train.events import Event, StepEvent
@@ -33,9 +34,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
 
 def test_a_server_that_dies_during_training_costs_no_step_and_no_record(server: MlflowServer, tiny: Any, tmp_path: Path) -> None:
     tiny.write_rows(tmp_path)
-    plain = tiny.tiny_spec(tmp_path, STEPS)
-    spec = ExperimentSpec(
-        **{**plain.__dict__, "tracking": TrackingSpec(server.uri), "checkpoint": type(plain.checkpoint)(every_steps=STEPS)}
+    spec = replace(
+        tiny.tiny_spec(tmp_path, STEPS),
+        batch=BatchSpec(2),
+        checkpoint=CheckpointSpec(every_steps=STEPS),
+        tracking=TrackingSpec(server.uri),
     )
     said: list[str] = []
     tracker = Tracker(spec.tracking, spec.storage, said.append)

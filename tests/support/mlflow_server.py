@@ -21,7 +21,8 @@ class MlflowServer:
             self._port = probe.getsockname()[1]
         self.uri = f"http://127.0.0.1:{self._port}"
         self._folder = folder
-        self._environment = dict(os.environ)  # A local Ray ends all that was started with its own.
+        # Not that of a local Ray, which ends all that was started in it; and without seven processes for jobs that nobody has.
+        self._environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

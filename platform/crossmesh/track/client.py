@@ -27,6 +27,8 @@ PROCESS_ENVIRONMENT = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    # Its UI would start seven processes for jobs that we do not have.
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
 }
 """Variables set in this process when a connection is opened, each only where the user has not set it."""
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
