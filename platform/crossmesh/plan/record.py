@@ -5,6 +5,7 @@ from typing import Any
 
 from crossmesh.hardware.chips import Price
 from crossmesh.plan.forecast import Forecast, usable_bytes
+from crossmesh.track.tracker import TAG_HBM_SOURCE, TAG_STEP_SOURCE
 
 
 @dataclass(frozen=True)
@@ -131,9 +132,6 @@ def plan_metrics(one: PlanRecord) -> dict[str, float]:
     found = {f"plan/{name}": getattr(one, name) for name in _METRICS}
     serving = {f"plan/{name}": value for name, value in (one.serving or {}).items()}
     return {name: float(value) for name, value in {**found, **serving}.items() if value is not None} | {"plan/fits": float(one.fits)}
-
-
-TAG_STEP_SOURCE, TAG_HBM_SOURCE = "crossmesh.plan_step_source", "crossmesh.plan_hbm_source"
 
 
 def plan_sources(one: PlanRecord) -> dict[str, str]:

@@ -13,7 +13,6 @@ from typing import Any
 from crossmesh.errors import InputError
 from crossmesh.evaluate.results import RESULT, EvalResult
 from crossmesh.files import canonical_json, digest_text
-from crossmesh.plan.record import TAG_HBM_SOURCE, TAG_STEP_SOURCE
 from crossmesh.report.cells import MODELLED
 from crossmesh.report.labels import labels
 from crossmesh.report.lineage import link
@@ -21,7 +20,7 @@ from crossmesh.report.measures import PLANNED_MEMORY, PLANNED_SPEED
 from crossmesh.report.prices import rent
 from crossmesh.report.selection import BENCHMARK, EVALUATE, TRAIN, kind_of
 from crossmesh.report.variants import Rent, RunRecord, ServingCell, TrainingSummary, Variant, answers_of, scores_of
-from crossmesh.track.tracker import TAG_PROVENANCE, TAG_SCIENCE, TAG_SYSTEM, TrackedRun, Tracker
+from crossmesh.track.tracker import TAG_HBM_SOURCE, TAG_PROVENANCE, TAG_SCIENCE, TAG_STEP_SOURCE, TAG_SYSTEM, TrackedRun, Tracker
 
 _TOTALS = ("train/final_loss", "train/tokens_per_s_steady", "train/seconds", "train/tokens", "train/loss_tokens")
 _POWER = re.compile(r"^system/(?:.+/)?gpu_\d+_power_usage_watts$")

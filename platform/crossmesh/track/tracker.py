@@ -34,6 +34,8 @@ TAG_IDENTITY = "crossmesh.identity"
 TAG_SCIENCE = "crossmesh.science"
 TAG_SYSTEM = "crossmesh.system"
 TAG_PROVENANCE = "crossmesh.provenance"
+TAG_STEP_SOURCE, TAG_HBM_SOURCE = "crossmesh.plan_step_source", "crossmesh.plan_hbm_source"
+"""Whether time and memory of the run's plan are modelled or compiled."""
 TAG_ADAPTER = "crossmesh.adapter"
 """Digest of an adapter: on the run that trained it, its registered version, and the runs that served or examined it."""
 TAG_BASE = "crossmesh.base"
@@ -336,6 +338,8 @@ class Tracker:
     def read_json(self, run_id: str, path: str) -> Any:
         """Return the JSON artifact at `path` of a run."""
         self._settle()
+        if local := self._place.local_artifact(run_id, path):
+            return read_json(local)
         with tempfile.TemporaryDirectory() as folder, translated(self._place, f"read artifact {path} of run {run_id}"):
             text = Path(self._client.download_artifacts(run_id, path, folder)).read_text(encoding="utf-8")
         return json.loads(text)
