@@ -1,6 +1,5 @@
 """An MLflow server that is killed while jobs log to it: nothing is lost, nothing is there twice, and no step waits."""
 
-import statistics
 import subprocess
 import sys
 import threading
@@ -78,11 +77,7 @@ def test_a_server_that_dies_during_training_costs_no_step_and_no_record(server: 
     assert (later.download(trial.run_id, "adapter", tmp_path / "fetched") / "adapter_model.safetensors").stat().st_size > 1_000
     assert any("does not take records (Connection refused)" in text for text in said)
     assert list(tmp_path.glob("journal/*/*.jsonl")) == []
-    before = statistics.median(event.seconds for event in history[3:KILLED_AT])
-    away = statistics.median(event.seconds for event in history[KILLED_AT:BACK_AT])
-    figures = f"step {before * 1e3:.1f} ms before, {away * 1e3:.1f} ms while away; logging {statistics.median(logging) * 1e3:.3f} ms"
-    assert away < 1.3 * before, figures
-    assert statistics.median(logging) < 0.02 * before, figures
+    assert max(logging) < 1.0  # One request to a server that is away takes seven seconds; figures are tests/benchmarks/tracking.py's.
 
 
 DRIVER = """
