@@ -32,6 +32,11 @@ class MlflowServer:
         with (self._folder / "server.log").open("a") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=self._environment)
 
+    @property
+    def started(self) -> bool:
+        """Whether it was started and not ended since."""
+        return self._process is not None
+
     def wait(self) -> None:
         """Wait until it answers."""
         assert self._process is not None
