@@ -26,7 +26,7 @@ def say(**values: object) -> None:
 
 def main(storage: str, model: str, max_loras: str, *adapters: str) -> None:
     spec = ExperimentSpec(
-        serve=ServeSpec(port=0, max_model_len=2048, kv_cache_gib=0.25, max_loras=int(max_loras)), storage=StorageSpec(storage)
+        serve=ServeSpec(port=0, max_model_len=256, kv_cache_gib=0.25, max_loras=int(max_loras)), storage=StorageSpec(storage)
     )
     folders = {name: Path(folder) for name, _, folder in (adapter.partition("=") for adapter in adapters)}
     folder: Path | None = None

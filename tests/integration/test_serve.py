@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -157,37 +156,6 @@ def test_the_fingerprint_names_what_answers_and_the_cache_can_be_emptied(server:
 
 def test_liveness_needs_no_key(server: dict[str, Any]) -> None:
     assert status(server["base_url"].removesuffix("/v1") + "/-/healthz", None) == 200
-
-
-def measured(server: dict[str, Any], client: httpx.Client, *names: str) -> float:
-    """Sum of Prometheus metrics of the engine."""
-    lines = client.get(server["base_url"].removesuffix("/v1") + "/metrics").text.splitlines()
-    wanted = tuple(f"vllm:{name}{{" for name in names)
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(wanted))
-
-
-@pytest.mark.full
-def test_clients_that_leave_in_the_middle_leave_no_running_request(server: dict[str, Any]) -> None:
-    tokens = 1900
-    body = {"model": "base", "prompt": [5, 40, 77], "max_tokens": tokens, "ignore_eos": True}
-    with httpx.Client(headers={"Authorization": f"Bearer {server['api_key']}"}, timeout=60) as client, ThreadPoolExecutor(24) as pool:
-
-        def leave(number: int) -> None:
-            if number < 20:
-                with client.stream("POST", f"{server['base_url']}/completions", json={**body, "stream": True}) as answer:
-                    assert next(answer.iter_lines()).startswith("data: ")
-            else:  # A client that waits for the whole answer, and gives up.
-                with pytest.raises(httpx.ReadTimeout):
-                    client.post(f"{server['base_url']}/completions", json=body, timeout=0.5)
-
-        before = measured(server, client, "generation_tokens_total")
-        list(pool.map(leave, range(24)))
-        deadline = time.monotonic() + 5
-        while (left := measured(server, client, "num_requests_running", "num_requests_waiting")) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        computed = measured(server, client, "generation_tokens_total") - before
-    assert left == 0
-    assert computed < 24 * tokens / 4, "they had not just been answered to the end"
 
 
 def test_the_key_is_in_no_process_and_no_log(server: dict[str, Any]) -> None:
