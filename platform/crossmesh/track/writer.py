@@ -47,6 +47,7 @@ class Writer:
         self._journal: Journal | None = None
         self._thread: threading.Thread | None = None
         self._urgent = 0
+        self._resting = False
         self._away_since: float | None = None
 
     def put(self, entry: Entry) -> None:
@@ -56,6 +57,7 @@ class Writer:
                 if self._journal is None:
                     self._journal = Journal.create(self._folder)
                 self._journal.append(entry)
+                self._resting = False
             except OSError as error:
                 raise TrackingError(
                     f"Could not keep a record for MLflow in {self._folder}: {error.strerror}. "
@@ -87,9 +89,9 @@ class Writer:
                 self._urgent -= 1
 
     def rest(self) -> None:
-        """Let go of the journal; say where it is when records of it wait."""
+        """Let go of the journal as soon as all of it is sent; say where it is when records of it wait."""
         with self._changed:
-            journal = self._journal
+            journal, self._resting = self._journal, True
             if journal is None:
                 return
             if journal.waiting:
@@ -98,8 +100,13 @@ class Writer:
                     "The next job that tracks there sends them first."
                 )
                 return
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Close the journal, which removes its file."""
+        if self._journal is not None:
+            self._journal.close()
             self._journal = None
-            journal.close()
 
     def replay(self) -> None:
         """Send what processes that have ended left, oldest first; one process at a time does that. Stops when MLflow is away."""
@@ -170,6 +177,8 @@ class Writer:
             journal.store_offset(ends[count - 1])  # Before the lock: who logs must not wait for the disk.
             with self._changed:
                 journal.count_sent(count)
+                if self._resting and journal is self._journal and not journal.waiting:
+                    self._let_go()
                 self._changed.notify_all()
         except OSError as error:
             raise TrackingError(f"The journal {journal.path} cannot be used: {reason(error)}.") from error

@@ -132,6 +132,17 @@ def test_what_is_left_at_the_end_is_said_and_sent_by_the_next_process(
     _wait_elsewhere(following, "r")
 
 
+def test_a_server_that_is_back_after_the_end_gets_the_rest_and_no_file_is_left(writer: Writer, server: _Server, tmp_path: Path) -> None:
+    server.away = True
+    writer.put(_step(0))
+    assert not writer.settle(0.0)
+    writer.rest()
+    assert len(journals(tmp_path)) == 1
+    server.away = False
+    assert writer.settle(10.0)
+    assert (server.got, journals(tmp_path)) == ([_step(0)], [])
+
+
 def _die(writer: Writer) -> None:
     """Let go of the journal as a process that ends."""
     journal, writer._journal = writer._journal, None
