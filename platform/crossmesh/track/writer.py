@@ -48,6 +48,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._urgent = 0
         self._resting = False
+        self._refused: set[str] = set()
         self._away_since: float | None = None
 
     def put(self, entry: Entry) -> None:
@@ -196,7 +197,9 @@ class Writer:
         kept = self._folder / "refused.jsonl"
         with kept.open("ab") as stream:
             stream.write(entries[0].line())
-        self._say(f"{refused} What was refused is kept in {kept}; the job goes on.")
+        if entries[0].run_id not in self._refused:
+            self._refused.add(entries[0].run_id)
+            self._say(f"{refused} What is refused of this run is kept in {kept}; the job goes on.")
         return 1
 
     def _request(self, entries: list[Entry], *, again: bool) -> int:

@@ -179,4 +179,4 @@ def test_what_the_server_refuses_for_good_is_put_aside_alone(writer: Writer, ser
     assert writer.settle(0.0)
     assert server.got == [_step(0), _step(2), _step(3)]
     assert (tmp_path / "refused.jsonl").read_bytes() == entries[1].line() + entries[3].line()
-    assert said == [f"MLflow does not take it. What was refused is kept in {tmp_path / 'refused.jsonl'}; the job goes on."] * 2
+    assert said == [f"MLflow does not take it. What is refused of this run is kept in {tmp_path / 'refused.jsonl'}; the job goes on."]
