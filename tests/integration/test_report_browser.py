@@ -22,7 +22,7 @@ from crossmesh.verify.compare_speed import make_sweep
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 SIZES = {"phone": (390, 844), "desktop": (1280, 900)}
-RUNS = 40
+RUNS = 24
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +34,10 @@ def shots(checkout: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tracker, str]:
-    """A sweep over two learning rates, two kinds of hardware, meshes and micro-batches: tracker and id."""
+    """A sweep over three learning rates, two kinds of hardware, meshes and micro-batches: tracker and id."""
     root = tmp_path_factory.mktemp("browser")
     with Console().stage("runs") as stage:
-        parent = make_sweep(ExperimentSpec(), root / "storage", RUNS, 10, stage)
+        parent = make_sweep(ExperimentSpec(), root / "storage", RUNS, 10, stage, rates=(1e-4, 2e-4, 3e-4))
     return Tracker(TrackingSpec(), StorageSpec(str(root / "storage"))), parent
 
 

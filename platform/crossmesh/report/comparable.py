@@ -56,11 +56,14 @@ class Difference:
 
     @property
     def by_value(self) -> dict[str, list[str]]:
-        """The names of the records by the value that they have."""
+        """The names of the records by the value that they have; numbers in their order."""
         found: dict[str, list[str]] = {}
         for name, value in self.values.items():
             found.setdefault(value, []).append(name)
-        return found
+        try:
+            return dict(sorted(found.items(), key=lambda item: float(item[0])))
+        except ValueError:  # No numbers: in the order of the records.
+            return found
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import math
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -71,26 +71,31 @@ def _compare(parent: str, storage: Path, reports: Path) -> dict[str, Any]:
     return said
 
 
-def make_sweep(spec: ExperimentSpec, storage: Path, runs: int, steps: int, stage: Stage) -> str:
-    """Make a sweep of finished training runs in an MLflow store under `storage` and return the id of its parent."""
+def make_sweep(spec: ExperimentSpec, storage: Path, runs: int, steps: int, stage: Stage, rates: Sequence[float] = _RATES) -> str:
+    """Make a sweep of finished training runs in an MLflow store under `storage` and return the id of its parent.
+
+    A run has the `rates`' next learning rate, which changes what is learnt, and the next of 32 systems, which change the speed.
+    """
     tracker = Tracker(TrackingSpec(), StorageSpec(str(storage)))
     provenance = gather_provenance()
     parent = tracker.start("sweep", "sweep")
-    for number, own in enumerate(islice(_specs(spec, steps), runs)):
+    spec = replace(spec, batch=replace(spec.batch, size=_BATCH, micro=1), optim=replace(spec.optim, steps=steps))
+    systems = tuple(_systems(spec))
+    for number in range(runs):
+        own = systems[number % len(systems)]
+        own = replace(own, optim=replace(own.optim, learning_rate=rates[number % len(rates)]))
         _make_run(tracker, own, provenance, parent, number)
         stage.progress("runs", number + 1, runs)
     tracker.finish(parent)
     return parent
 
 
-def _specs(spec: ExperimentSpec, steps: int) -> Iterator[ExperimentSpec]:
-    """Points of a sweep: what changes speed, and learning rates, which change what is learnt."""
-    spec = replace(spec, batch=replace(spec.batch, size=_BATCH, micro=1), optim=replace(spec.optim, steps=steps))
-    for rate, slice_, mesh, micro in product(_RATES, ("tpu_v5p_8", "gpu_2xh100"), range(4), (1, 2, 4, 8)):
+def _systems(spec: ExperimentSpec) -> Iterator[ExperimentSpec]:
+    """Points that learn the same."""
+    for mesh, micro, slice_ in product(range(4), (1, 2, 4, 8), ("tpu_v5p_8", "gpu_2xh100")):
         tp = min(2 ** (mesh % 3), 2 if slice_.startswith("gpu") else 4)
         yield replace(
             spec,
-            optim=replace(spec.optim, learning_rate=rate),
             hardware=HardwareSpec(name=slice_),
             mesh=MeshSpec(fsdp=-1, tp=tp),
             batch=replace(spec.batch, micro=micro),
