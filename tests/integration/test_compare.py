@@ -42,7 +42,14 @@ def runs(storage: Path) -> dict[str, str]:
             tracker.metrics(run, values, step)
         if loss is not None:
             tracker.metrics(run, {"train/loss": loss}, 21)
-            totals = {"final_loss": loss, "tokens_per_s_steady": rate * 1.004, "seconds": 4.0, "tokens": 400, "loss_tokens": 60}
+            totals = {
+                "final_loss": loss,
+                "tokens_per_s_steady": rate * 1.004,
+                "padded_tokens_per_s_steady": rate * 2.008,
+                "seconds": 4.0,
+                "tokens": 400,
+                "loss_tokens": 60,
+            }
             tracker.metrics(run, {f"train/{key}": value for key, value in totals.items()}, 21)
         tracker.finish(run, "FAILED" if loss is None else "FINISHED")
         made[name] = run

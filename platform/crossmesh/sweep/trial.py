@@ -345,6 +345,7 @@ def _totals(result: TrainResult, planned: Forecast | None) -> dict[str, float]:
     return usd | {
         "train/final_loss": result.final_loss,
         "train/tokens_per_s_steady": result.tokens_per_s,
+        "train/padded_tokens_per_s_steady": result.padded_tokens_per_s,
         "train/seconds": result.seconds,
         "train/loss_tokens": result.loss_tokens,
     }

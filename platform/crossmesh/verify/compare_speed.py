@@ -117,6 +117,7 @@ def _make_run(tracker: Tracker, spec: ExperimentSpec, provenance: Any, parent: s
         loss = 2.0 * math.exp(-step / 40) + 0.1 + spec.optim.learning_rate
         tracker.metrics(run, {"train/loss": loss, "train/tokens_per_s": speed, "train/padded_tokens_per_s": 1.3 * speed}, step)
     tokens = 200 * _BATCH * spec.optim.steps
-    totals = {"final_loss": loss, "tokens_per_s_steady": rate, "seconds": tokens / rate, "tokens": tokens, "loss_tokens": tokens // 5}
+    rates = {"tokens_per_s_steady": rate, "padded_tokens_per_s_steady": 1.3 * rate}
+    totals = {**rates, "final_loss": loss, "seconds": tokens / rate, "tokens": tokens, "loss_tokens": tokens // 5}
     tracker.metrics(run, {f"train/{name}": value for name, value in totals.items()}, spec.optim.steps)
     tracker.finish(run)
