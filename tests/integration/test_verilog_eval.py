@@ -167,6 +167,6 @@ def test_of_156_solutions_153_pass_and_3_need_another_simulator(checkout, tmp_pa
     assert set(said["reasons"].values()) == {"compile_error"}
 
 
-def test_limits_give_a_slow_machine_three_times_the_wall_clock():
+def test_limits_give_a_busy_machine_more_wall_clock():
     limits = limits_of(EvalSpec(timeout_s=4.0))
-    assert (limits.cpu_s, limits.wall_s) == (4.0, 12.0)
+    assert (limits.cpu_s, limits.wall_s) == (4.0, 40.0)

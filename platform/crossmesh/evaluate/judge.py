@@ -43,8 +43,8 @@ REASONS = (
     "no_verdict",  # the simulation ended and the testbench had said nothing
 )
 
-_WALL = 3.0
-"""Wall-clock seconds of a simulation for each CPU second: on a busy machine a slow simulation is not a hanging one."""
+_WALL = 10.0
+"""Wall-clock seconds of a simulation for each CPU second: one that hangs computes; one that waits on a busy machine does not hang."""
 _COMPILE_FAILED = 97
 # One sandbox for both steps: its start is a large part of a short simulation. The testbench comes first, so that nothing in the design
 # can change how it is read; `-s tb` makes it the only top. Waveforms that a testbench asks for are not written.

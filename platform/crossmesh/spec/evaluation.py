@@ -41,7 +41,7 @@ class EvalSpec:
     sandbox: str = "bubblewrap"
     """`bubblewrap`, or `none` to run generated code unprotected."""
     timeout_s: float = 10.0
-    """CPU seconds that one simulation may take, and a third of its wall clock."""
+    """CPU seconds that one simulation may take; of wall clock ten times as many."""
     memory_mib: int = 512
     workers: int = 2
     """Simulations at once."""
