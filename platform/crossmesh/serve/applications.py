@@ -93,7 +93,11 @@ def _free_port(host: str) -> int:
 def _start(place: Place) -> None:
     from ray import serve
 
-    variables = {"PYTHONPATH": str(package_root()), "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": PROXY_HOOK}
+    variables = {
+        "PYTHONPATH": str(package_root()),
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": PROXY_HOOK,
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    }
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # What it has to say, `on_progress` says.
     tls = {"ssl_keyfile": place.tls_key, "ssl_certfile": place.tls_cert} if place.tls_cert else {}
     try:
