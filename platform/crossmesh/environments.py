@@ -121,9 +121,7 @@ VARIABLES = (
     Variable("MALLOC_MMAP_THRESHOLD_", "set", "1 GiB: a CPU engine keeps its freed memory, because fresh pages cost a tenth of its time."),
     Variable("MALLOC_TRIM_THRESHOLD_", "set", "1 GiB: the same."),
     Variable("RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH", "set", "Wraps Ray Serve's proxy, so that its /-/routes is behind our gate too."),
-    Variable(
-        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "set", "60 s: after Ray's 5 s, a proxy that a busy machine starts slowly is ended, and Serve with it."
-    ),
+    Variable("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "set", "60 s: Ray's 5 s end a proxy that a busy machine is slow to start."),
     # Set in the driver.
     Variable("HYDRA_FULL_ERROR", "set", "1: Hydra raises composition errors, which we turn into one message, instead of printing them."),
     # Set around a local Ray.
