@@ -47,7 +47,7 @@ def _context(point: Point) -> str:
 
 def _precision(point: Point) -> str:
     chip = point.slice.chip
-    if chip is None or chip.peak(point.spec.dtype) is not None:
+    if chip is None or point.peak:
         return ""
     return f"{chip.name} has no published peak for model.dtype={point.spec.dtype}. Set model.dtype=bfloat16."
 

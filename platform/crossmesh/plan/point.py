@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from crossmesh.hardware.catalogue import Slice
 from crossmesh.hardware.chips import Chip
+from crossmesh.hardware.devices import Tpu
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.lora import LoraModule, lora_modules
@@ -15,6 +16,8 @@ from crossmesh.spec.training import ModelSpec
 
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a value."""
+_FLOAT32_PASSES = 6
+"""Products in bfloat16 of which a TPU makes one in float32, at the precision that training asks for (JAX's BF16_BF16_F32_X6)."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,9 @@ class Point:
 
     @property
     def peak(self) -> float:
-        """Peak FLOP/s of a chip in the compute precision."""
+        """Peak FLOP/s of a chip in the compute precision; 0 where it is not known."""
+        if self.spec.dtype == "float32" and isinstance(self.slice.device, Tpu):
+            return self.chip.bfloat16 / _FLOAT32_PASSES
         return self.chip.peak(self.spec.dtype) or 0.0
 
     @property

@@ -34,8 +34,15 @@ def test_each_rule_says_both_numbers() -> None:
     assert "batch.size=8 is no multiple of batch.micro=4 on each of the mesh's 4 batch ways" in batch
     (context,) = broken_rules(paper_point(length=300_000))
     assert "300000 tokens is longer than the model's 262144 positions" in context
-    (precision,) = broken_rules(paper_point(spec=ModelSpec(family="gemma4", dtype="float32")))
-    assert "v5p has no published peak for model.dtype=float32" in precision
+    float32 = ModelSpec(family="gemma4", dtype="float32")
+    (precision,) = broken_rules(paper_point(spec=float32, slice=find_slice("gpu_8xb200"), mesh=MeshShape(1, 8, 1), backend="torch"))
+    assert "b200 has no published peak for model.dtype=float32" in precision
+
+
+def test_float32_on_a_tpu_is_six_products_in_bfloat16() -> None:
+    point = paper_point(spec=ModelSpec(family="gemma4", dtype="float32"))
+    assert broken_rules(point) == ()
+    assert point.peak == pytest.approx(459e12 / 6)
 
 
 def test_serving_on_eight_ranks_is_accepted_and_its_copies_are_counted() -> None:
