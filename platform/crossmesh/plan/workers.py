@@ -11,6 +11,7 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,9 +98,11 @@ def answer_questions(kind: str, answer: Callable[[Fields], Fields]) -> None:
 
     `kind` is the store's (`store.KINDS`).
 
-    What libraries write on stdout meanwhile goes to stderr. A `CrossmeshError` is told to the driver; anything else ends the process.
+    What libraries write on stdout meanwhile goes to stderr. A `CrossmeshError` is told to the driver; anything else ends the process, and
+    so does the end of the driver.
     """
     questions = json.load(sys.stdin)
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
         os.dup2(2, 1)
         for question in questions:
@@ -109,3 +112,10 @@ def answer_questions(kind: str, answer: Callable[[Fields], Fields]) -> None:
                 told = {"error": str(error)}
             out.write(json.dumps(told) + "\n")
             out.flush()
+
+
+def _end_with(parent: int) -> None:
+    """End this process once the one that started it is gone, however that died: compilers take hours of CPU and most of the memory."""
+    while os.getppid() == parent:
+        time.sleep(_TICK_S)
+    os._exit(1)

@@ -1,7 +1,13 @@
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from crossmesh.environments import package_root
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.plan import workers
 from crossmesh.plan.workers import run_worker
@@ -70,3 +76,26 @@ def test_an_interrupted_plan_leaves_no_worker(log: Path, tmp_path: Path) -> None
     with pytest.raises(KeyboardInterrupt):
         list(run_worker("tpu", [{"do": "hang", "file": str(file)}], log, interrupt))
     assert not Path(f"/proc/{file.read_text()}").exists()
+
+
+def test_a_killed_driver_leaves_no_worker(log: Path, tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    code = (
+        "from pathlib import Path; from crossmesh.plan import workers; workers._MODULES['tpu'] = 'tiny_worker'; "
+        f"list(workers.run_worker('tpu', [{{'do': 'hang', 'file': {str(file)!r}}}], Path({str(log)!r}), lambda *_: None))"
+    )
+    path = f"{package_root()}:{tmp_path}"
+    driver = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})
+    try:
+        until(lambda: file.exists() and bool(file.read_text()))
+    finally:
+        driver.kill()
+        driver.wait()
+    until(lambda: not Path(f"/proc/{file.read_text()}").exists())
+
+
+def until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
