@@ -174,6 +174,8 @@ def register(verb: str, keys: type[Any]) -> None:
     """Put the spec's defaults and the job's own keys where the YAML under `conf/` names them."""
     OmegaConf.register_new_resolver("crossmesh.scratch", _scratch_folder, replace=True)
     store = ConfigStore.instance()
+    # Hydra copies the whole store for each group that it lists, which takes `--help` seconds; nobody changes it, and `load` gives copies.
+    vars(store)["__deepcopy__"] = lambda _memo: store
     Plugins.instance()  # What is installed has registered its launchers now; ours only composes: `sweep/driver.py` is what runs at once.
     store.store(group="hydra/launcher", name="ray", node=BasicLauncherConf)
     store.store(name="schema", node=_schema(ExperimentSpec))
