@@ -19,7 +19,7 @@ from emulated_cluster import EmulatedCluster, emulated_cluster, gpu_node, tpu_no
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
-STEPS = 160
+STEPS = 80
 SWEEP = (
     "-m",
     "model=tiny_llama",
@@ -31,7 +31,7 @@ SWEEP = (
     "batch.micro=1,2,16",
     "hardware=tpu_v5p_8,gpu_2xh100",
     f"optim.steps={STEPS}",
-    "checkpoint.every_steps=20",
+    "checkpoint.every_steps=10",
     "hydra/launcher=ray",
     "output=json",
 )
