@@ -143,23 +143,12 @@ class _Exchange:
 
     async def receive(self) -> Message:
         """The next message of the client; that it left, when the server is closed."""
-        message = await self._next()
+        message = await receive_until(self._receive, self._closed)
         if message["type"] == "http.request" and len(self._asked) < _BODY_LIMIT:
             self._asked += message.get("body", b"")
         elif message["type"] == "http.disconnect" and not self._closed.is_set():
             self._left = not self._done
         return message
-
-    async def _next(self) -> Message:
-        coming = asyncio.ensure_future(self._receive())
-        closing = asyncio.ensure_future(self._closed.wait())
-        try:
-            await asyncio.wait({coming, closing}, return_when=asyncio.FIRST_COMPLETED)
-            return coming.result() if coming.done() else {"type": "http.disconnect"}
-        finally:
-            for one in (coming, closing):
-                if not one.done():
-                    one.cancel()
 
     async def send(self, message: Message) -> None:
         """Pass a message of the answer on."""
@@ -199,6 +188,19 @@ class _Exchange:
     def entry(self, key: str | None, method: str, route: str, seconds: float) -> Entry:
         """What the access log says of it."""
         return Entry(key, method, route, self._status, seconds, self._asked, self._tail, self._cut)
+
+
+async def receive_until(receive: Receive, ended: asyncio.Event) -> Message:
+    """The next message of the client, or once `ended` is set that it left."""
+    coming = asyncio.ensure_future(receive())
+    ending = asyncio.ensure_future(ended.wait())
+    try:
+        await asyncio.wait({coming, ending}, return_when=asyncio.FIRST_COMPLETED)
+        return coming.result() if coming.done() else {"type": "http.disconnect"}
+    finally:
+        for one in (coming, ending):
+            if not one.done():
+                one.cancel()
 
 
 def _why(*, timed_out: bool, closed: bool, timeout_s: float) -> tuple[str, str]:

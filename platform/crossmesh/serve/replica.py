@@ -12,6 +12,7 @@ from ray import serve
 
 from crossmesh.serve.engine import EngineSettings
 from crossmesh.serve.gate import App
+from crossmesh.serve.leaving import Leaving
 from crossmesh.serve.loading import HotLoading
 
 _LOG_LINES = 40
@@ -41,8 +42,7 @@ class ModelServer:
         except Exception as error:  # noqa: BLE001  # whatever it is, it is raised again with more to read
             # The reason stands in the engine's output, not in this error ("see root cause above"), and Serve passes only the error on.
             raise RuntimeError(f"{error}\nLast lines of the engine's output:\n{_own_output()}") from None
-        app: App = await openai_app(self._server, self._settings, self._loading)
-        return app
+        return Leaving(await openai_app(self._server, self._settings, self._loading))
 
     async def check_health(self) -> None:
         """Raise when the engine is dead, so that Ray Serve replaces the replica."""
