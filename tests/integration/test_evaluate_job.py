@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 
@@ -15,7 +14,6 @@ from verilog_eval_files import GATE, GATE_PORTS, REGISTER, REGISTER_PORTS, write
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.full,
-    pytest.mark.skipif(shutil.which("bwrap") is None or shutil.which("iverilog") is None, reason="needs bubblewrap and iverilog"),
 ]
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -128,7 +127,6 @@ def test_a_url_without_scheme_is_refused(endpoint, tmp_path):
     endpoint.url = url
 
 
-@pytest.mark.skipif(shutil.which("bwrap") is None or shutil.which("iverilog") is None, reason="needs bubblewrap and iverilog")
 def test_an_evaluation_end_to_end(endpoint, tmp_path):
     data = DataSpec(rtl=RtlSpec(train_rows=1, heldout_rows=12, hard_rows=4))
     problems = load_task(EVAL, data)

@@ -15,7 +15,7 @@ from crossmesh.errors import InputError
 from crossmesh.evaluate import sandbox as room
 from crossmesh.evaluate.sandbox import Limits, Sandbox, open_sandbox
 
-pytestmark = [pytest.mark.integration, pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")]
+pytestmark = pytest.mark.integration
 
 SHORT = Limits(wall_s=3.0, memory_mib=256, disk_mib=4)
 

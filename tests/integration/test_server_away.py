@@ -53,7 +53,7 @@ def test_a_server_that_dies_during_training_costs_no_step_and_no_record(
         logging.append(time.perf_counter() - started)
         return count
 
-    tracker.metrics = timed  # type: ignore[method-assign]
+    monkeypatch.setattr(tracker, "metrics", timed)
 
     def hear(event: Event) -> None:
         if isinstance(event, StepEvent) and event.step == KILLED_AT:
@@ -145,7 +145,9 @@ def test_a_server_keeps_runs_and_artifacts_and_its_end_is_one_error(
     tracker.finish(run)
     said: list[str] = []
     again = Tracker(TrackingSpec(server.uri), StorageSpec(str(tmp_path)), said.append)
-    assert again.find("id-9").run_id == run  # type: ignore[union-attr]
+    found = again.find("id-9")
+    assert found is not None
+    assert found.run_id == run
     assert again.resume(run) is not None
     assert again.metrics(run, {"loss": 5.0}, 0) == 0
     assert again.ui_command == server.uri

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,10 +15,7 @@ from crossmesh.evaluate.verilog_eval import load_verilog_eval
 from crossmesh.spec.evaluation import EvalSpec
 from verilog_eval_files import GATE, GATE_PORTS, REGISTER, REGISTER_PORTS, write_dataset
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(shutil.which("bwrap") is None or shutil.which("iverilog") is None, reason="needs bubblewrap and iverilog"),
-]
+pytestmark = pytest.mark.integration
 LIMITS = Limits(wall_s=10.0, cpu_s=2.0)
 
 

@@ -3,6 +3,7 @@
 from itertools import pairwise
 from pathlib import Path
 from statistics import pstdev
+from typing import Any
 
 import pytest
 
@@ -83,6 +84,6 @@ def test_a_trace_is_replayed_by_its_times_and_lengths_scaled(trace: Path) -> Non
         ({"url": "localhost:8000"}, r"bench\.url='localhost:8000'.*an OpenAI base URL"),
     ],
 )
-def test_what_cannot_be_names_its_key(values: dict[str, object], said: str) -> None:
+def test_what_cannot_be_names_its_key(values: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        BenchSpec(**values)  # type: ignore[arg-type]
+        BenchSpec(**values)

@@ -6,7 +6,7 @@ import pytest
 
 from bench_parts import measurement, outcome
 from crossmesh.bench.paper import judged_cells, paper_json
-from crossmesh.bench.plausible import Engines, Seen, beyond_physics, flags_of
+from crossmesh.bench.plausible import Engines, Flag, Seen, beyond_physics, flags_of
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.models.families import parse_architecture
 from crossmesh.models.random_weights import architecture_config
@@ -22,8 +22,8 @@ def point() -> ServingPoint:
     return ServingPoint(model, find_slice("gpu_2xh100"), 2, "bfloat16", "bfloat16", 16384, 256, 0.9, 4096, 512, 0, 8192)
 
 
-def kinds(*flags: object) -> list[str]:
-    return [flag.kind for flag in flags]  # type: ignore[attr-defined]
+def kinds(*flags: Flag) -> list[str]:
+    return [flag.kind for flag in flags]
 
 
 def test_the_papers_impossible_cells_are_flagged_and_no_others() -> None:
