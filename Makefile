@@ -51,12 +51,13 @@ ui: install ## Open MLflow on localhost with the runs of the default storage
 install: $(INSTALLED) ## Create .venv from requirements/cpu.txt
 
 # torch comes first and alone: pip takes the build that the index offers, and a CPU build is enough.
+# Compiled here once: where Python may write no .pyc (PYTHONDONTWRITEBYTECODE), each of Ray's processes would compile its imports again.
 $(INSTALLED): requirements/cpu.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo "crossmesh needs Python 3.11 or newer; $$($(PYTHON) --version) was found. Try: make PYTHON=python3.11 ..." >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==$(TORCH_VERSION) uv==$(UV_VERSION)
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes -r requirements/cpu.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes --compile-bytecode -r requirements/cpu.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
