@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 COMPILER := .compiler/.installed
+HARNESS := .harness/.installed
 UV_VERSION := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements/cpu.txt)
 TORCH_VERSION := $(shell sed -n 's/^torch==\([0-9.]*\)$$/\1/p' requirements/overrides-cpu.txt)
 # Test files run side by side in so many processes; a file stays in one.
@@ -13,7 +14,7 @@ COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --no-header --generate-h
 	--override requirements/overrides.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install tools browser demo compiler test test-full lint format lock ui clean
+.PHONY: help install tools browser demo compiler harness test test-full lint format lock ui clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
@@ -32,7 +33,15 @@ $(COMPILER): requirements/plan-tpu.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --target .compiler --no-deps --require-hashes -r requirements/plan-tpu.txt
 	@touch $@
 
-test-full: install tools browser compiler ## Everything: also faults, sweeps and redeploys, at most 60 minutes on 2 cores
+harness: install $(HARNESS) ## Fetch lm-evaluation-harness into an environment of its own
+
+$(HARNESS): requirements/lm-eval.txt
+	rm -rf .harness
+	$(PYTHON) -m venv .harness
+	$(BIN)/uv pip install --quiet --python .harness/bin/python --no-deps --require-hashes --compile-bytecode -r requirements/lm-eval.txt
+	@touch $@
+
+test-full: install tools browser compiler harness ## Everything: also faults, sweeps and redeploys, at most 60 minutes on 2 cores
 	$(PYTEST) -m "not gpu and not tpu"
 
 lint: install ## Style, types and the floors
@@ -90,4 +99,4 @@ lock: install ## Compile requirements/*.txt again from pyproject.toml
 		--python-platform $(PLATFORM) --python-version 3.11 -o requirements/plan-tpu.txt
 
 clean: ## Remove the environment, the compiler and what this checkout wrote (not the storage root)
-	rm -rf .venv .compiler outputs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .compiler .harness outputs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

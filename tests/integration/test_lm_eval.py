@@ -1,12 +1,11 @@
-"""lm-evaluation-harness itself against an endpoint; skipped where its environment is not installed."""
+"""lm-evaluation-harness itself against an endpoint, in the environment of `make harness`."""
 
 import json
 from collections import Counter
 
 import pytest
 
-from crossmesh.errors import InputError
-from crossmesh.evaluate.lm_eval import evaluate_harness, harness_python
+from crossmesh.evaluate.lm_eval import evaluate_harness
 from crossmesh.spec.evaluation import EvalSpec
 from openai_endpoint import KEY, Endpoint
 
@@ -42,10 +41,6 @@ def endpoint():
 
 @pytest.fixture
 def tasks(tmp_path):
-    try:
-        harness_python()
-    except InputError as error:
-        pytest.skip(str(error))
     folder = tmp_path / "tasks"
     folder.mkdir()
     data = folder / "sums.jsonl"

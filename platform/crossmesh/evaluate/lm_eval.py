@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from crossmesh.environments import environment
+from crossmesh.environments import environment, package_root
 from crossmesh.errors import CrossmeshError, InputError, reading
 from crossmesh.evaluate.harness import Progress, sampling_record
 from crossmesh.evaluate.judge import silent
@@ -39,7 +39,8 @@ def harness_python() -> str:
     Raises:
         InputError: it does not have it.
     """
-    python = environment(KIND).python or sys.executable
+    made = package_root().parent / ".harness" / "bin" / "python"  # By `make harness`.
+    python = environment(KIND).python or (str(made) if made.is_file() else sys.executable)
     look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('lm_eval') is None)"
     try:
         found = subprocess.run([python, "-c", look], capture_output=True, check=False).returncode == 0
@@ -47,8 +48,8 @@ def harness_python() -> str:
         raise InputError(f"{_VARIABLE}={python!r} cannot be started: {error.strerror}. Give the path of a Python interpreter.") from error
     if not found:
         raise InputError(
-            f"eval.task=lm_eval needs lm-evaluation-harness, which {python} does not have. Install it into an environment of its own, "
-            f"python3 -m venv lm-eval && lm-eval/bin/pip install '{REQUIREMENT}', and set {_VARIABLE} to lm-eval/bin/python."
+            f"eval.task=lm_eval needs lm-evaluation-harness, which {python} does not have. Run `make harness`, or install "
+            f"{REQUIREMENT} into an environment of its own and set {_VARIABLE} to its interpreter."
         )
     return python
 

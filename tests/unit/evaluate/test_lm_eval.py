@@ -86,7 +86,7 @@ def test_a_missing_harness_is_an_error_that_says_how_to_install_it(tmp_path, mon
     bare.write_text("#!/bin/sh\nexit 1\n")
     bare.chmod(0o755)
     monkeypatch.setenv("CROSSMESH_PYTHON_EVAL_LM_EVAL", str(bare))
-    with pytest.raises(InputError, match=r"pip install 'lm-eval\[api\]==.*set CROSSMESH_PYTHON_EVAL_LM_EVAL"):
+    with pytest.raises(InputError, match=r"`make harness`, or install lm-eval\[api\]==.* and set CROSSMESH_PYTHON_EVAL_LM_EVAL"):
         harness_python()
     monkeypatch.setenv("CROSSMESH_PYTHON_EVAL_LM_EVAL", str(tmp_path / "absent"))
     with pytest.raises(InputError, match="cannot be started: No such file"):
