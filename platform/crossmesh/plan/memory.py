@@ -67,10 +67,11 @@ def training_memory(point: Point) -> TrainingMemory:
 def kept_bytes(point: Point, work: LayerWork, remat: str) -> float:
     """Bytes per token that one layer keeps for its backward pass under a policy.
 
-    `layer` keeps the layer's input. `dots` keeps beside it the results of products. `none` keeps whatever a derivative needs: inputs and
-    outputs of the norms and of the residual sums (8 of the hidden size), queries and keys before and after rotation, values, what
-    attention gives, gate, up, their activation and product, and what LoRA makes between A and B. Hidden states are whole on every
-    tensor-parallel rank, the rest is split.
+    `layer` keeps the layer's input. `dots` keeps beside it the results of products. `none` on JAX keeps little more: XLA computes again,
+    within the operation that reads it, what is cheap to compute (norms, rotation, the activation and its product). That is the input and
+    the results of attention, of the sum after it and of the feed-forward part (4 of the hidden size), queries, keys, values, what
+    attention gives, gate, up, and what LoRA makes between A and B. Hidden states are whole on every tensor-parallel rank, the rest is
+    split.
     """
     hidden, tp, layer = point.model.architecture.hidden, point.mesh.tp, work.layer
     if remat == "layer":
@@ -78,9 +79,8 @@ def kept_bytes(point: Point, work: LayerWork, remat: str) -> float:
     if remat == "none" and point.backend == "torch":
         return _eager_bytes(point, work)
     attention = layer.q_dim + 2 * layer.kv_dim
-    if remat == "dots":
-        return point.width * (3 * hidden + (attention + layer.q_dim + 2 * work.ffn) / tp + work.ranks)
-    return point.width * (8 * hidden + (2 * attention + layer.q_dim + 4 * work.ffn) / tp + 2 * work.ranks)
+    whole = 3 if remat == "dots" else 4
+    return point.width * (whole * hidden + (attention + layer.q_dim + 2 * work.ffn) / tp + work.ranks)
 
 
 def _eager_bytes(point: Point, work: LayerWork) -> float:
