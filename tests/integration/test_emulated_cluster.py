@@ -70,7 +70,7 @@ def flawed() -> Iterator[EmulatedCluster]:
 
 def test_a_slice_and_gpus_train_at_the_same_time_each_worker_in_its_place(mixed: EmulatedCluster, checkout: Path, tmp_path: Path) -> None:
     storages = {hardware: tmp_path / hardware for hardware in ("tpu_v5p_16", "gpu_2xh100")}
-    jobs = {hardware: start(mixed, checkout, storage, f"hardware={hardware}", "optim.steps=40") for hardware, storage in storages.items()}
+    jobs = {hardware: start(mixed, checkout, storage, f"hardware={hardware}", "optim.steps=25") for hardware, storage in storages.items()}
     ranks = {hardware: wait_for(storage, "trials/*/attempts/*/ranks/*.json", 2) for hardware, storage in storages.items()}
     assert all(job.poll() is None for job in jobs.values()), "one had ended before the other had its workers"
 
@@ -93,7 +93,7 @@ def test_a_slice_and_gpus_train_at_the_same_time_each_worker_in_its_place(mixed:
     # JAX in 2 processes of 4 devices and torch in 2 ranks, from the same start.
     losses = [[step["loss"] for step in history(storage)] for storage in storages.values()]
     assert max(abs(tpu - gpu) / gpu for tpu, gpu in zip(*losses, strict=True)) < 1e-3
-    assert losses[0][-1] < losses[0][0] - 1.0
+    assert losses[0][-1] < losses[0][0] - 0.5
     assert mixed.state()["free"] | {"TPU": 8.0, "GPU": 2.0, "TPU-v5p-16-head": 1.0} == mixed.state()["free"]
 
 
@@ -113,7 +113,7 @@ def test_a_slice_is_free_again_after_a_start_that_failed(flawed: EmulatedCluster
 
 def test_a_run_whose_node_was_killed_goes_on_when_it_is_back(checkout: Path, tmp_path: Path) -> None:
     """Two GPU nodes of one rank each: the rank that is left fails in a collective, before Ray knows that the other's node is gone."""
-    arguments = ("hardware=gpu_1xh100", "mesh.dcn=2", "optim.steps=80", "checkpoint.every_steps=10")
+    arguments = ("hardware=gpu_1xh100", "mesh.dcn=2", "optim.steps=50", "checkpoint.every_steps=10")
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     with emulated_cluster() as cluster:
         raylets = [cluster.add(gpu_node("gpu_1xh100")) for _ in range(2)]
@@ -129,7 +129,7 @@ def test_a_run_whose_node_was_killed_goes_on_when_it_is_back(checkout: Path, tmp
     told = killed.with_suffix(".log").read_text()
     assert re.search(r"a (node|worker) died\. It is started again from its checkpoint \(1 retry left: retry\.failures\)", told)
     steps = history(killed)
-    assert [step["step"] for step in steps] == list(range(1, 81))
+    assert [step["step"] for step in steps] == list(range(1, 51))
     assert [step["step"] % 10 for step in steps if step["first"]] == [1, 1]  # From the start, and from the step after a checkpoint.
     assert [step["loss"] for step in steps] == [step["loss"] for step in history(whole)]
 

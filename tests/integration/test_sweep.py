@@ -19,7 +19,7 @@ from emulated_cluster import EmulatedCluster, emulated_cluster, gpu_node, tpu_no
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
-STEPS = 80
+STEPS = 50
 SWEEP = (
     "-m",
     "model=tiny_llama",
@@ -28,7 +28,7 @@ SWEEP = (
     "data.rtl.heldout_rows=2",
     "data.rtl.hard_rows=0",
     "batch.size=8",
-    "batch.micro=2,4,16",
+    "batch.micro=1,2,16",
     "hardware=tpu_v5p_8,gpu_2xh100",
     f"optim.steps={STEPS}",
     "checkpoint.every_steps=10",
