@@ -19,6 +19,7 @@ from crossmesh.spec.training import ModelSpec
 from crossmesh.train.backend import StepMetrics
 from crossmesh.train.torch_backend import TorchBackend
 from crossmesh.verify import packing_exact
+from crossmesh.verify.adapters import AdapterSizes, verify_adapters
 from crossmesh.verify.loss_head import HeadSizes, verify_loss_head
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
@@ -45,6 +46,16 @@ def test_the_loss_heads_agree_at_a_small_vocabulary(tmp_path: Path) -> None:
     assert kept["loss_difference"].passed
     assert kept["temporary_bytes_ratio"].passed  # The time ratio is nothing to assert at this size.
     assert result.figures["torch"]["gradient_difference"] < 1e-5
+
+
+def test_adapters_of_one_engine_answer_as_alone(tmp_path: Path) -> None:
+    spec = ExperimentSpec(model=ModelSpec(weights="random://tiny_llama@0"), storage=StorageSpec(str(tmp_path)))
+    sizes = AdapterSizes(adapters=3, rank=4, requests=3, prompt=16, tokens=8, rounds=2)
+    result = verify_adapters(spec, tmp_path / "check", Console(), sizes)
+    kept = {limit.name: limit for limit in result.limits}
+    assert kept["answers_unlike_alone"].passed
+    assert kept["answers_like_another_model"].passed
+    assert kept["mixed_over_one_adapter"].value > 0  # The ratio is nothing to assert at this size.
 
 
 class LeakyBackend(TorchBackend):

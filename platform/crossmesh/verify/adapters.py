@@ -66,6 +66,7 @@ def verify_adapters(spec: ExperimentSpec, folder: Path, console: Console, sizes:
         max_loras=sizes.adapters,
         max_lora_rank=sizes.rank,
         max_model_len=max(spec.serve.max_model_len, sizes.prompt + sizes.tokens),
+        prefix_caching=False,  # Every round must compute its prompts.
     )
     settings = engine_settings(replace(spec, serve=serve), base, adapters)
     request = {"model": str(base.folder), "engine": dict(settings.engine_kwargs), **asdict(sizes), "adapters": dict(settings.adapters)}

@@ -25,8 +25,7 @@ class _Engine:
 
     def __init__(self, model: str, arguments: dict[str, Any], tokens: int) -> None:
         wanted = {key: value for key, value in arguments.items() if key not in _SERVER_ONLY}
-        # Every round must compute its prompts.
-        self._engine = LLM(model, **wanted, enable_prefix_caching=False)
+        self._engine = LLM(model, **wanted)
         self._sampling = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
 
     def ask(self, prompts: Sequence[Sequence[int]], loras: Sequence[Lora]) -> list[tuple[int, ...]]:
