@@ -68,10 +68,11 @@ class LoraBatch:
         if self._together is None:
             return
         slots, places, rows = self._together.slots, self._together.places, self._together.rows
-        gathered = x[self._together.tokens]
+        tokens = self._together.tokens
+        gathered = x.index_select(0, tokens.flatten()).view(*tokens.shape, -1)
         for part, a, b in _slices(y, a_stacks, b_stacks, sizes):
             shrunk = torch.bmm(gathered, a[slots, 0].transpose(1, 2))
-            change = torch.bmm(shrunk, b[slots, 0].transpose(1, 2)).flatten(0, 1)[places]
+            change = torch.bmm(shrunk, b[slots, 0].transpose(1, 2)).flatten(0, 1).index_select(0, places)
             if rows is None:
                 part.add_(change, alpha=scale)
             else:
