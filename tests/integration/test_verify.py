@@ -50,7 +50,7 @@ def test_the_loss_heads_agree_at_a_small_vocabulary(tmp_path: Path) -> None:
 
 def test_adapters_of_one_engine_answer_as_alone(tmp_path: Path) -> None:
     spec = ExperimentSpec(model=ModelSpec(weights="random://tiny_llama@1"), storage=StorageSpec(str(tmp_path)))
-    sizes = AdapterSizes(adapters=3, rank=8, requests=3, prompt=16, tokens=8, rounds=2)
+    sizes = AdapterSizes(adapters=3, rank=16, requests=3, prompt=16, tokens=8, rounds=2)
     result = verify_adapters(spec, tmp_path / "check", Console(), sizes)
     kept = {limit.name: limit for limit in result.limits}
     assert kept["answers_unlike_alone"].passed
