@@ -54,8 +54,7 @@ def test_adapters_of_one_engine_answer_as_alone(tmp_path: Path) -> None:
     result = verify_adapters(spec, tmp_path / "check", Console(), sizes)
     kept = {limit.name: limit for limit in result.limits}
     assert kept["answers_unlike_alone"].passed
-    assert kept["answers_like_another_model"].passed
-    assert kept["mixed_over_one_adapter"].value > 0  # The ratio is nothing to assert at this size.
+    assert kept["answers_like_another_model"].passed  # The ratio is nothing to assert at this size.
 
 
 class LeakyBackend(TorchBackend):

@@ -4,7 +4,6 @@ import pytest
 
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.plan.efficiency import efficiency
 from crossmesh.plan.lengths import Filling
 from crossmesh.plan.memory import kept_bytes, scores_bytes, training_memory
 from crossmesh.spec.training import ModelSpec
