@@ -230,6 +230,11 @@ def compiler_folder() -> Path:
     return Path(given) if given else package_root().parent / ".compiler"
 
 
+def made_harness() -> Path:
+    """The interpreter of the environment that `make harness` makes, whether it is there or not."""
+    return package_root().parent / ".harness" / "bin" / "python"
+
+
 def usable_cores() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0))

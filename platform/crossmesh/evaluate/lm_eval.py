@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from crossmesh.environments import environment, package_root
+from crossmesh.environments import environment, made_harness
 from crossmesh.errors import CrossmeshError, InputError, reading
 from crossmesh.evaluate.harness import Progress, sampling_record
 from crossmesh.evaluate.judge import silent
@@ -39,7 +39,7 @@ def harness_python() -> str:
     Raises:
         InputError: it does not have it.
     """
-    made = package_root().parent / ".harness" / "bin" / "python"  # By `make harness`.
+    made = made_harness()
     python = environment(KIND).python or (str(made) if made.is_file() else sys.executable)
     look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('lm_eval') is None)"
     try:
