@@ -183,7 +183,7 @@ def _variables(device: Device) -> dict[str, str]:
     variables = {"HF_HUB_OFFLINE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0"}
     if isinstance(device, Cpu):
         # vLLM would keep a core free for its scheduler, half of a small machine; ours shares the cores instead. Threads that wait must
-        # then sleep: spinning ones took six times the CPU time as soon as anything else ran. They do so after a moment: a step is a
+        # then sleep: spinning ones took six times the CPU time as soon as anything else ran. They do so after a millisecond: a step is a
         # thousand small operations, and each would wait for them to wake.
         variables |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "30000"}
         # Keep freed memory: activations come and go with each layer, and fresh pages cost a tenth of the time.
