@@ -70,7 +70,7 @@ VARIABLES = (
     Variable(
         "OMP_WAIT_POLICY", "set", "PASSIVE: waiting threads of a CPU worker sleep; spinning, they take the cores from Ray and clients."
     ),
-    Variable("GOMP_SPINCOUNT", "set", "How often a waiting thread of a CPU engine looks before it sleeps: 30,000 times are about a millisecond."),
+    Variable("GOMP_SPINCOUNT", "set", "How often a waiting thread of a CPU engine looks before it sleeps; 30,000 take a millisecond."),
     # Set in training workers.
     Variable("JAX_PLATFORMS", "set", "The platform of the hardware; without it JAX probes for others, and takes a TPU that is not ours."),
     Variable(
