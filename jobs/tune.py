@@ -10,6 +10,7 @@ from crossmesh.spec.compose import Job, known_keys, run_job, sweep_overrides
 from crossmesh.spec.sweep import compose_point, given_overrides
 from crossmesh.spec.tune import TuneKeys
 from crossmesh.sweep.driver import run_sweep
+from crossmesh.sweep.population import Population
 from crossmesh.sweep.request import Adaptive, search_request
 from crossmesh.sweep.search import TuneSearch
 from crossmesh.sweep.training import Training
@@ -23,14 +24,14 @@ def run(job: Job[TuneKeys]) -> None:
     if sweep_overrides() is not None:
         raise InputError("jobs/tune.py is a sweep by itself. Leave -m out; values to try go into tune.space.")
     if not keys.tune.space:
-        raise InputError("tune.space is empty. Give tune=random, grid, optuna or asha, or 'tune.space={optim.learning_rate:[1e-3,3e-3]}'.")
+        ways = "tune=random, grid, optuna, asha or pbt, or 'tune.space={optim.learning_rate:[1e-3,3e-3]}'"
+        raise InputError(f"tune.space is empty. Give {ways}.")
     allowed = known_keys(TuneKeys, CONF)
     for key in keys.tune.space:
         if key not in allowed:
             raise InputError(f"tune.space: there is no key {key!r}. Did you mean {nearest(key, allowed) or 'optim.learning_rate'}?")
-    adaptive = Adaptive(
-        TuneSearch(keys.tune, spec.optim.steps), lambda point: compose_point("tune", point, TuneKeys, CONF), keys.tune.metric
-    )
+    search = (Population if keys.tune.scheduler == "pbt" else TuneSearch)(keys.tune, spec.optim.last_step)
+    adaptive = Adaptive(search, lambda point: compose_point("tune", point, TuneKeys, CONF), keys.tune.metric)
     request = search_request("tune", spec, given_overrides(), keys.sweep, keys.output, force=keys.force)
     run_sweep(request, Training(), " ".join(["python jobs/tune.py", *sys.argv[1:]]), adaptive)
 

@@ -39,9 +39,9 @@ def plan_steps(lengths: Sequence[int], spec: ExperimentSpec) -> tuple[StepPlan, 
     batch, optim, seed = spec.batch, spec.optim, spec.data.seed
     if spec.packing.mode == "stream":
         packed = _StreamPacker(lengths, spec.sequence_length, spec.packing.window, seed)
-        steps = [tuple(packed.sequence() for _ in range(batch.size)) for _ in range(optim.steps)]
+        steps = [tuple(packed.sequence() for _ in range(batch.size)) for _ in range(optim.last_step)]
         return tuple(StepPlan(tuple(chain.from_iterable(sequences)), sequences) for sequences in steps)
-    drawn = step_rows(len(lengths), batch.size, optim.steps, seed)
+    drawn = step_rows(len(lengths), batch.size, optim.last_step, seed)
     if spec.packing.mode == "none":
         return tuple(StepPlan(tuple(rows), tuple((row,) for row in rows)) for rows in drawn)
     together = spec.micro_batch * spec.mesh_shape.batch_ways

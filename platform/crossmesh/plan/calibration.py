@@ -77,7 +77,7 @@ def _measured(tracker: Tracker) -> Iterator[tuple[str, str, float]]:
 
 def as_it_ran(point: Point, spec: ExperimentSpec, metrics: Mapping[str, float]) -> Point:
     """`point` with the real tokens, and the sequences, that a step of the finished run of `spec` had on average."""
-    tokens = metrics[_TOKENS] / spec.optim.steps
+    tokens = metrics[_TOKENS] / spec.optim.last_step
     sequences = float(spec.batch.size)
     if spec.packing.mode == "step":
         together = point.micro * point.mesh.batch_ways

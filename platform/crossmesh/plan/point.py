@@ -94,7 +94,7 @@ def training_point(
         remat=spec.backend.remat,
         attention=spec.attention,
         packed=spec.packing.mode != "none",
-        steps=spec.optim.steps,
+        steps=spec.optim.last_step,
         filling=filling(spec, model.windows, rows),
         loss_share=spec.plan.loss_share,
         dropout=bool(spec.lora.dropout),

@@ -7,11 +7,12 @@ slower than the base model's, and it gives tokens without an adapter (slot -1) t
 from typing import Any
 
 import torch
+from vllm.lora.layers.base_linear import BaseLinearLayerWithLoRA
 from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 from vllm.platforms import current_platform
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-from crossmesh.serve.lora_torch import LoraBatch
+from crossmesh.serve.lora_torch import LoraBatch, by_rank
 
 
 class GroupedPunica(PunicaWrapperCPU):
@@ -45,3 +46,6 @@ class Worker(CPUWorker):
         """Load the model; its LoRA layers ask the platform for their kernels, which this worker's process then gets from here."""
         current_platform.get_punica_wrapper = lambda: f"{GroupedPunica.__module__}.{GroupedPunica.__qualname__}"
         super().load_model(*args, **kwargs)
+        for layer in self.model_runner.model.modules():
+            if isinstance(layer, BaseLinearLayerWithLoRA):
+                layer.lora_b_stacked = tuple(by_rank(stack) for stack in layer.lora_b_stacked)

@@ -36,14 +36,18 @@ class ScienceFacts:
     """What LoRA is on which modules, and the digest of the adapter that training continues from; empty where all weights are trained."""
     step_rows: tuple[tuple[str, ...], ...]
     """Row ids of every optimizer step, in order."""
+    resumed_from: str = ""
+    """Science fingerprint of the run whose last state this one begins with."""
 
 
 def science_record(spec: ExperimentSpec, facts: ScienceFacts) -> Record:
     """Everything that decides what a run learns."""
     optim = asdict(spec.optim)
     optim["warmup_steps"] = spec.optim.warmup
+    del optim["stop_at"]  # The rows of the steps say where they end.
     return Record(
         {
+            **({"resumed_from": facts.resumed_from} if facts.resumed_from else {}),
             "base": {"weights": facts.weights_digest, "tokenizer": facts.tokenizer_digest, "chat_template": facts.template_digest},
             "data": {
                 "digest": facts.data_digest,

@@ -177,10 +177,13 @@ class OptimSpec:
     epsilon: float = 1e-8
     clip_norm: float = 0.0
     """Clip the global gradient norm to this; 0 does not clip."""
+    stop_at: int = 0
+    """End after so many of `steps`, whose schedule stays; another run may go on from there (`checkpoint.resume_from`). 0: after all."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
         require(self.steps > 0, "optim.steps", self.steps, "a positive number")
+        require(0 <= self.stop_at <= self.steps, "optim.stop_at", self.stop_at, f"0, or a step up to optim.steps={self.steps}")
         require(self.learning_rate > 0, "optim.learning_rate", self.learning_rate, "a positive number")
         require(0 <= self.final_fraction <= 1, "optim.final_fraction", self.final_fraction, "0 to 1")
         require(self.warmup_steps >= 0, "optim.warmup_steps", self.warmup_steps, "zero or more")
@@ -194,6 +197,11 @@ class OptimSpec:
     def warmup(self) -> int:
         """Warm-up steps after clamping to a tenth of the run."""
         return min(self.warmup_steps, self.steps // 10)
+
+    @property
+    def last_step(self) -> int:
+        """The step that a run ends with, counted from 1."""
+        return self.stop_at or self.steps
 
 
 @dataclass(frozen=True)
@@ -310,6 +318,9 @@ class CheckpointSpec:
     """Checkpoints that stay; older ones go."""
     target: str = ""
     """fsspec URL (`gs://bucket/folder`, `s3://`, `file://`) that checkpoints go to, one folder a trial; empty: under `storage.root`."""
+    resume_from: str = ""
+    """Begin with the state that a finished training run ended with (the id of its MLflow run): weights, moments, step and place in the
+    data. Only `optim` and `lora.dropout` may differ from that run's; what it did is part of what this one is."""
 
     def __post_init__(self) -> None:
         """Check the cadence."""

@@ -11,7 +11,8 @@ from crossmesh.errors import InputError
 from crossmesh.spec.tune import METRICS, TuneSpec
 from crossmesh.sweep.state import DONE, EARLY, FAILED, REJECTED, SKIPPED, Point
 
-_ENDED = (DONE, SKIPPED, EARLY, FAILED, REJECTED)
+ENDED = (DONE, SKIPPED, EARLY, FAILED, REJECTED)
+"""States after which a trial says no more."""
 Settings = dict[str, Any]
 
 
@@ -82,7 +83,7 @@ class TuneSearch:
     def _tell(self, points: Sequence[Point]) -> None:
         """Let Optuna know what has ended since; of an earlier start all of it."""
         for index, point in enumerate(points):
-            if point.state not in _ENDED or point.key in self._told:
+            if point.state not in ENDED or point.key in self._told:
                 continue
             self._told.add(point.key)
             value = self._value(point)
@@ -120,19 +121,27 @@ def _text(value: Any) -> str:
 
 def _variants(tune: TuneSpec) -> list[Settings]:
     """All points of a grid, or the samples of a random search: the same for the same seed, the first few whatever their number."""
-    import numpy as np
     from ray import tune as ray_tune
     from ray.tune.search.variant_generator import generate_variants
 
     if tune.search == "grid":
         space: Settings = {key: ray_tune.grid_search(values) for key, values in tune.space.items()}
         return [dict(variant) for _, variant in generate_variants(space)]
+    return samples(tune, tune.samples)
+
+
+def samples(tune: TuneSpec, count: int) -> list[Settings]:
+    """The first `count` random samples of the space: the same for the same seed, whatever `count`."""
+    import numpy as np
+    from ray.tune.search.variant_generator import generate_variants
+
     random = np.random.RandomState(tune.seed)
-    drawn = (next(iter(generate_variants(_domains(tune), random_state=random)))[1] for _ in range(tune.samples))
-    return [{key: _plain(value) for key, value in one.items()} for one in drawn]
+    drawn = (next(iter(generate_variants(domains(tune), random_state=random)))[1] for _ in range(count))
+    return [{key: plain(value) for key, value in one.items()} for one in drawn]
 
 
-def _domains(tune: TuneSpec) -> Settings:
+def domains(tune: TuneSpec) -> Settings:
+    """The space as Ray Tune's domains, by key."""
     return {key: _domain(values) for key, values in tune.space.items()}
 
 
@@ -147,7 +156,7 @@ def _domain(values: Any) -> Any:
     return ray_tune.loguniform(low, high) if log else ray_tune.uniform(low, high)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value of Python for one of numpy."""
     return value.item() if hasattr(value, "item") else value
 
@@ -160,7 +169,7 @@ def _optuna(tune: TuneSpec, mode: str, seed: int) -> Any:
     from ray.tune.search.optuna import OptunaSearch
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return OptunaSearch(OptunaSearch.convert_search_space(_domains(tune)), metric="value", mode=mode, seed=seed)
+    return OptunaSearch(OptunaSearch.convert_search_space(domains(tune)), metric="value", mode=mode, seed=seed)
 
 
 def _asha(tune: TuneSpec, mode: str, steps: int) -> Any:

@@ -56,4 +56,4 @@ class Training:
             self._models[spec.model] = model
         prepared = prepare(spec, model, tracker)
         trial = run_trial(spec, prepared, tracker, hooks.on_event, parent=hooks.parent, force=hooks.force, check=hooks.check)
-        return Ran(trial.run_id, trial.skipped, spec.optim.steps, trial.result.final_loss, trial.result.tokens_per_s)
+        return Ran(trial.run_id, trial.skipped, spec.optim.last_step, trial.result.final_loss, trial.result.tokens_per_s)

@@ -32,11 +32,11 @@ from crossmesh.plan.record import plan_metrics, plan_sources, training_record
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.fingerprint import Record, ScienceFacts, science_record, system_record, trial_identity
 from crossmesh.sweep.lease import LeaseLostError, leased
+from crossmesh.sweep.origin import check_origin, find_origin
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.sender import registered_name
 from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_CONTINUES, TAG_DATA, TAG_SCIENCE, TAG_SYSTEM, Tracker
-from crossmesh.train.assignment import Assignment
-from crossmesh.train.checkpoint import CheckpointStore
+from crossmesh.train.assignment import Assignment, Origin
 from crossmesh.train.events import Event, OnEvent, StageEvent, StepEvent, SystemEvent, WarningEvent
 from crossmesh.train.launch import TrainResult, train
 
@@ -63,6 +63,8 @@ class Prepared:
     """What the mesh holds more than once."""
     start: Start | None = None
     """The adapter that training continues from."""
+    origin: Origin | None = None
+    """The state that training begins with."""
     planned: Forecast | None = None
     """With the rows that it has; None on a CPU."""
 
@@ -105,10 +107,11 @@ def read_data(spec: ExperimentSpec, model: ModelFolder) -> Dataset:
 
 
 def prepare(spec: ExperimentSpec, model: ModelFolder, tracker: Tracker) -> Prepared:
-    """Work out the records of the trial that `spec` describes; `tracker` has the runs that `lora.adapter` may name.
+    """Work out the records of the trial that `spec` describes; `tracker` has the runs that `lora.adapter` and others may name.
 
-    Raises `InputError` for data, targets or an adapter to continue from that cannot be, `RejectedError` for a plan that does not work.
+    Raises `InputError` for data, targets or something to continue from that cannot be, `RejectedError` for a plan that does not work.
     """
+    origin = find_origin(spec, tracker)
     architecture = read_architecture(model.path)
     start = find_start(spec.lora, model, architecture, spec.storage, lambda: tracker)
     modules = modules_of(spec.lora, start.folder if start else None, architecture)
@@ -130,9 +133,12 @@ def prepare(spec: ExperimentSpec, model: ModelFolder, tracker: Tracker) -> Prepa
         data_digest=data.digest,
         lora=_lora_record(modules, start) if modules else {},
         step_rows=tuple(tuple(data.rows[index].id for index in plan.rows) for plan in plans),
+        resumed_from=origin.science if origin else "",
     )
     science, system = science_record(spec, facts), system_record(spec)
-    return Prepared(model, science, system, data.lengths, data.dropped_long, data.dropped_empty, placement, start, planned)
+    if origin:
+        check_origin(origin, science, spec, tracker)
+    return Prepared(model, science, system, data.lengths, data.dropped_long, data.dropped_empty, placement, start, origin, planned)
 
 
 def _lora_record(modules: tuple[LoraModule, ...], start: Start | None) -> dict[str, Any]:
@@ -185,7 +191,9 @@ def run_trial(
             _forget(spec, prepared, folder)
         finished = tracker.find(prepared.identity)
         if finished and (folder / _RUN_FILE).is_file():
-            result = train(spec, prepared.model, folder, on_event, prepared.start, still)  # With its result on disk it returns at once.
+            result = train(
+                spec, prepared.model, folder, on_event, prepared.start, still, prepared.origin
+            )  # With its result on disk it returns at once.
             if parent:
                 tracker.adopt(finished.run_id, parent)
             return _trial(prepared, folder, tracker, finished.run_id, result, skipped=True)
@@ -195,8 +203,8 @@ def run_trial(
 def _forget(spec: ExperimentSpec, prepared: Prepared, folder: Path) -> None:
     """Remove what was trained, checkpoints elsewhere included."""
     shutil.rmtree(folder, ignore_errors=True)
-    if target := Assignment(spec, prepared.model, folder, folder).checkpoint_target:
-        CheckpointStore(folder, prepared.identity, spec.checkpoint.keep, target=target).clear()
+    if spec.checkpoint.target:
+        Assignment(spec, prepared.model, folder, folder).checkpoints("").clear()
 
 
 def _run(
@@ -215,7 +223,7 @@ def _run(
     status = "FAILED"
     log = _Log(tracker, run_id)
     try:
-        result = train(spec, prepared.model, folder, log.before(on_event), prepared.start, check)
+        result = train(spec, prepared.model, folder, log.before(on_event), prepared.start, check, prepared.origin)
         if result.data_digest != prepared.science.contents["data"]["digest"]:
             raise CrossmeshError(
                 f"The data changed while {spec.name!r} was training: {spec.data.source} is not what the trial's records say. "
@@ -224,7 +232,7 @@ def _run(
         for event in result.history:  # What the run has already is not logged again; one whose run was lost has nothing.
             log.step(event)
         tracker.artifact_folder(run_id, result.adapter_folder, result.adapter_folder.name)
-        tracker.metrics(run_id, _totals(result, prepared.planned), spec.optim.steps)
+        tracker.metrics(run_id, _totals(result, prepared.planned), spec.optim.last_step)
         if not spec.lora.full:
             _register(spec, prepared, tracker, run_id, result)
         status = "FINISHED"

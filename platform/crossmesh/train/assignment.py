@@ -11,6 +11,21 @@ from crossmesh.adapters.continuing import Start
 from crossmesh.files import canonical_json, digest_text
 from crossmesh.models.weights import ModelFolder
 from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.train.checkpoint import CheckpointStore
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The last state of another run, with which a run begins (`checkpoint.resume_from`)."""
+
+    checkpoints: str
+    """Folder or fsspec URL of the other run's checkpoints."""
+    step: int
+    """Steps that it had done."""
+    science: str
+    """Its science fingerprint."""
+    data_digest: str
+    """Of the rows, the same for both."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +39,8 @@ class Assignment:
     """Folder of this attempt."""
     start: Start | None = None
     """The adapter that training continues from; None: the seed's initial values."""
+    origin: Origin | None = None
+    """The state that training begins with; None: that of step 0."""
 
     @property
     def events(self) -> Path:
@@ -70,11 +87,15 @@ class Assignment:
         """What was trained: a PEFT adapter, or with `lora.rank=0` a whole model."""
         return self.run_folder / ("model" if self.spec.lora.full else "adapter")
 
-    @property
-    def checkpoint_target(self) -> str:
-        """URL of the run's checkpoints; empty: they stay in the run folder."""
-        target = self.spec.checkpoint.target
-        return f"{target.rstrip('/')}/{self.run_folder.name}" if target else ""
+    def checkpoints(self, data_digest: str) -> CheckpointStore:
+        """The run's checkpoints, for training on rows of this digest."""
+        return CheckpointStore(
+            checkpoint_folder(self.run_folder),
+            digest_text(canonical_json([self.identity, data_digest])),
+            self.spec.checkpoint.keep,
+            attempt=self.attempt.name,
+            target=checkpoint_target(self.spec.checkpoint.target, self.run_folder),
+        )
 
     @property
     def fitted(self) -> Path:
@@ -95,15 +116,28 @@ class Assignment:
     def identity(self) -> str:
         """Digest of everything that decides what this run computes, but for the rows: those have a digest of their own."""
         spec, model = self.spec, self.model
+        optim = {**asdict(spec.optim), "warmup_steps": spec.optim.warmup}
+        part = [optim.pop("stop_at"), self.origin.science if self.origin else ""]
         parts = {
             "model": [model.weights_digest, model.tokenizer_digest, model.template_digest, spec.model.dtype, spec.model.quantization],
             "data": [spec.data.max_length, spec.data.seed],
             "packing": [spec.packing.mode, spec.sequence_length, spec.packing.window if spec.packing.mode == "stream" else 0],
             "lora": "full" if spec.lora.full else {**asdict(spec.lora), "adapter": self.start.digest if self.start else ""},
-            "optim": {**asdict(spec.optim), "warmup_steps": spec.optim.warmup},
+            "optim": optim,
             "batch": [spec.batch.size, spec.micro_batch],
             "mesh": asdict(spec.mesh_shape),
             "hardware": spec.hardware.name,
             "backend": [spec.backend_name, spec.backend.remat, spec.attention],
+            **({"part": part} if any(part) else {}),
         }
         return digest_text(canonical_json(parts))
+
+
+def checkpoint_folder(run_folder: Path) -> Path:
+    """Where a run's checkpoints are collected, and kept when there is no `checkpoint.target`."""
+    return run_folder / "checkpoints"
+
+
+def checkpoint_target(target: str, run_folder: Path) -> str:
+    """URL of a run's own checkpoints below `checkpoint.target`; empty: they stay in the run folder."""
+    return f"{target.rstrip('/')}/{run_folder.name}" if target else ""

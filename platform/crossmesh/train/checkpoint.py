@@ -87,6 +87,27 @@ class CheckpointStore:
             self._place.discard(old)
         return address
 
+    def begin_with(self, address: str, step: int) -> None:
+        """Take in the checkpoint after `step` of another run, kept in the folder or at the URL `address`, unless this run has one.
+
+        Raises `InputError` when it is not there any more, or damaged.
+        """
+        if self._place.steps():
+            return
+        place: Place = RemotePlace(address) if "://" in address else LocalPlace(Path(address))
+        try:
+            if step not in place.steps():
+                raise _DamagedError("it is not there")
+            found = self._read(place.get(step, self._folder / f".fetched-{step:08d}-{self._attempt}"), own=False)
+        except _DamagedError as error:
+            raise InputError(
+                f"checkpoint.resume_from: the checkpoint after step {step} in {address} cannot be used: {error}. Train that run again "
+                "with force=true, or begin with another one."
+            ) from error
+        shutil.copytree(found.state, self.staging(step), dirs_exist_ok=True)
+        self.commit(found.history)
+        self.tidy()
+
     def unstage(self, step: int) -> None:
         """Remove what was staged after `step`."""
         shutil.rmtree(self._staged(step), ignore_errors=True)
@@ -138,7 +159,7 @@ class CheckpointStore:
                 on_damage(f"The checkpoint after step {step} is damaged ({error}); the one before it is used. It is kept as {aside}.")
         return None
 
-    def _read(self, folder: Path, *, check: bool = True) -> Checkpoint:
+    def _read(self, folder: Path, *, check: bool = True, own: bool = True) -> Checkpoint:
         try:
             manifest: dict[str, Any] = read_json(folder / MANIFEST)
             contents = manifest["contents"]
@@ -150,7 +171,7 @@ class CheckpointStore:
             history = tuple(StepEvent(**event) for event in contents["history"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise _DamagedError(f"{type(error).__name__}: {error}") from error
-        if contents["identity"] != self._identity:
+        if own and contents["identity"] != self._identity:
             raise InputError(
                 f"{folder} is a checkpoint of another trial: model, data or settings differ from this spec's. "
                 "Train in another folder, or run the job with force=true to start anew."

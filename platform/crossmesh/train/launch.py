@@ -19,7 +19,7 @@ from crossmesh.hardware.devices import Cpu
 from crossmesh.models.quantization import check_torch_quantization
 from crossmesh.models.weights import ModelFolder
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.train.assignment import Assignment
+from crossmesh.train.assignment import Assignment, Origin
 from crossmesh.train.attempt import run_attempt
 from crossmesh.train.events import OnEvent, StepEvent, WarningEvent
 from crossmesh.train.loop import steady
@@ -86,6 +86,7 @@ def train(
     on_event: OnEvent,
     start: Start | None = None,
     check: Callable[[], None] = lambda: None,
+    origin: Origin | None = None,
 ) -> TrainResult:
     """Fine-tune one adapter as `spec` says and return it with its history.
 
@@ -99,15 +100,18 @@ def train(
         on_event: hears of stages, steps and checkpoints, in this process. Steps of earlier attempts are told again.
         start: what `lora.adapter` names (`adapters/continuing.py`).
         check: called several times a second while workers run; what it raises stops the training as an interrupt does.
+        origin: what `checkpoint.resume_from` names.
 
     Raises:
         InputError: bad data, hardware that the backend does not run on, or a run folder of another trial.
         CrossmeshError: the training diverged, or its workers failed and `retry` allows no further attempt; the message names the log.
     """
-    assignment = _new_attempt(spec, model, run_folder, start)
+    assignment = _new_attempt(spec, model, run_folder, start, origin)
     if done := _finished(assignment, on_event):
         return done
     check_trainable(spec)
+    if origin:
+        assignment.checkpoints(origin.data_digest).begin_with(origin.checkpoints, origin.step)
     left = spec.retry
     with ray_session(spec.storage):
         require_chips(spec.hardware.slice.device, spec.hardware.slice.device.chip_count() * spec.mesh.dcn)
@@ -121,14 +125,14 @@ def train(
                 break
             left = again
             on_event(WarningEvent(retry_text(attempt.ending, attempt.failure, left)))
-            assignment = _new_attempt(spec, model, run_folder, start)
+            assignment = _new_attempt(spec, model, run_folder, start, origin)
     attempt.raise_failure()
     raise CrossmeshError(f"Training ended without a result. Ray's files of the attempt are in {assignment.attempt}; run again to continue.")
 
 
-def _new_attempt(spec: ExperimentSpec, model: ModelFolder, run_folder: Path, start: Start | None) -> Assignment:
+def _new_attempt(spec: ExperimentSpec, model: ModelFolder, run_folder: Path, start: Start | None, origin: Origin | None) -> Assignment:
     name = f"{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:6]}"
-    return Assignment(spec, model, run_folder, run_folder / "attempts" / name, start)
+    return Assignment(spec, model, run_folder, run_folder / "attempts" / name, start, origin)
 
 
 def check_trainable(spec: ExperimentSpec) -> None:

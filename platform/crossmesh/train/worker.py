@@ -16,12 +16,11 @@ from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.packing import build_batch, plan_steps
 from crossmesh.data.sources import load_rows
 from crossmesh.errors import CrossmeshError
-from crossmesh.files import canonical_json, digest_text, write_json, write_text
+from crossmesh.files import write_json, write_text
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.system import Values, sampling
 from crossmesh.train.assignment import Assignment
 from crossmesh.train.backend import Backend, FloatArray, TrainingSetup
-from crossmesh.train.checkpoint import CheckpointStore
 from crossmesh.train.events import Event, StageEvent, StepEvent, SystemEvent, to_json
 from crossmesh.train.interruptions import interruptions
 from crossmesh.train.loop import Interruption, Plan, run
@@ -98,8 +97,8 @@ def _train(assignment: Assignment, rank: int, stream: TextIO, interruption: Call
         assignment.diverged.unlink(missing_ok=True)
     start = assignment.start.folder if assignment.start else None
     setup = TrainingSetup.of(spec, model.path, assignment.cache / "compiled", start)
-    plan = Plan(spec.optim.steps, spec.checkpoint.every_steps, assignment.diverged, spec.checkpoint.every_minutes)
-    done = run(backend, setup, batch_of, plan, _checkpoints(assignment, data.digest), emit, interruption)
+    plan = Plan(spec.optim.last_step, spec.checkpoint.every_steps, assignment.diverged, spec.checkpoint.every_minutes)
+    done = run(backend, setup, batch_of, plan, assignment.checkpoints(data.digest), emit, interruption)
     if done.ended == "finished":
         emit(StageEvent("exporting what was trained"))
         arrays = backend.export()
@@ -107,16 +106,6 @@ def _train(assignment: Assignment, rank: int, stream: TextIO, interruption: Call
             _write_result(assignment, arrays, data.digest, done.history)
     elif done.ended == "preempted" and leads():
         assignment.preempted.touch()
-
-
-def _checkpoints(assignment: Assignment, data_digest: str) -> CheckpointStore:
-    return CheckpointStore(
-        assignment.run_folder / "checkpoints",
-        digest_text(canonical_json([assignment.identity, data_digest])),
-        assignment.spec.checkpoint.keep,
-        attempt=assignment.attempt.name,
-        target=assignment.checkpoint_target,
-    )
 
 
 def _write_result(assignment: Assignment, arrays: dict[str, FloatArray], data_digest: str, history: tuple[StepEvent, ...]) -> None:

@@ -1,9 +1,11 @@
 """Every token gets its own adapter's change, however the adapters are spread over the batch and the slots."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
-from crossmesh.serve.lora_torch import LoraBatch
+from crossmesh.serve.lora_torch import LoraBatch, by_rank
 
 SLOTS, RANK, IN, SIZES, SCALE = 20, 4, 6, (5, 3), 0.5
 PREFILL = [3] * 9
@@ -20,8 +22,9 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize("layout", [by_rank, torch.clone])
 @pytest.mark.parametrize("slots", CASES.values(), ids=CASES.keys())
-def test_each_token_gets_the_change_of_its_own_adapter(slots: list[int]) -> None:
+def test_each_token_gets_the_change_of_its_own_adapter(slots: list[int], layout: Callable[[torch.Tensor], torch.Tensor]) -> None:
     random = torch.Generator().manual_seed(0)
     x = torch.randn(len(slots), IN, generator=random)
     a = [torch.randn(SLOTS, 1, RANK, IN, generator=random) for _ in SIZES]
@@ -31,7 +34,7 @@ def test_each_token_gets_the_change_of_its_own_adapter(slots: list[int]) -> None
     for row, slot in enumerate(slots):
         if slot >= 0:
             expected[row] += SCALE * torch.cat([b[part][slot, 0] @ a[part][slot, 0] @ x[row] for part in range(len(SIZES))])
-    LoraBatch.of(torch.tensor(slots)).add(y, x, a, b, SCALE, SIZES)
+    LoraBatch.of(torch.tensor(slots)).add(y, x, a, [layout(stack) for stack in b], SCALE, SIZES)
     torch.testing.assert_close(y, expected)
 
 

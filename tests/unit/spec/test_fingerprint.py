@@ -36,6 +36,7 @@ SPEC = ExperimentSpec()
         replace(SPEC, serve=ServeSpec(port=1)),
         replace(SPEC, tracking=TrackingSpec(experiment="x")),
         replace(SPEC, name="other"),
+        replace(SPEC, optim=OptimSpec(stop_at=10)),  # The rows of the steps say where they end.
     ],
 )
 def test_science_ignores_what_only_changes_speed(same):
@@ -58,7 +59,10 @@ def test_science_changes_with_what_is_learnt(other):
     assert science_record(other, FACTS).digest != science_record(SPEC, FACTS).digest
 
 
-@pytest.mark.parametrize("field", ["weights_digest", "tokenizer_digest", "template_digest", "data_digest", "lora", "step_rows"])
+FACTS_NAMED = ("weights_digest", "tokenizer_digest", "template_digest", "data_digest", "lora", "step_rows", "resumed_from")
+
+
+@pytest.mark.parametrize("field", FACTS_NAMED)
 def test_science_holds_every_fact(field):
     others = {"step_rows": (("c", "d"), ("a", "b")), "lora": {**FACTS.lora, "rank": 8}}
     other = replace(FACTS, **{field: others.get(field, "x")})

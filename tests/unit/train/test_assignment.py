@@ -19,7 +19,7 @@ from crossmesh.spec.training import (
     OptimSpec,
     PackingSpec,
 )
-from crossmesh.train.assignment import Assignment
+from crossmesh.train.assignment import Assignment, Origin, checkpoint_target
 
 SPEC = ExperimentSpec()
 
@@ -61,16 +61,22 @@ def test_what_is_not_computed_does_not_count(same):
         replace(SPEC, model=ModelSpec(quantization="nf4")),
         replace(SPEC, lora=LoraSpec(rank=0)),
         replace(SPEC, hardware=HardwareSpec(cpu_devices=2)),
+        replace(SPEC, optim=OptimSpec(stop_at=10)),
     ],
 )
 def test_what_is_computed_counts(other):
     assert identity(other) != identity(SPEC)
 
 
+def test_the_state_that_a_run_begins_with_counts():
+    begun = [replace(assigned(SPEC), origin=Origin("/runs/other", 10, science, "d")).identity for science in ("a", "b")]
+    assert len({*begun, identity(SPEC)}) == 3
+
+
 def test_each_trial_has_its_own_folder_in_the_checkpoint_target():
-    assert assigned(SPEC).checkpoint_target == ""
-    spec = replace(SPEC, checkpoint=CheckpointSpec(target="gs://bucket/runs/"))
-    assert assigned(spec).checkpoint_target == "gs://bucket/runs/one"
+    folder = assigned(SPEC).run_folder
+    assert checkpoint_target("", folder) == ""
+    assert checkpoint_target("gs://bucket/runs/", folder) == "gs://bucket/runs/one"
 
 
 def test_a_whole_model_does_not_lie_under_the_name_of_an_adapter():

@@ -201,3 +201,28 @@ def test_clear_removes_every_checkpoint(tmp_path: Path, bucket: MemoryFileSystem
         store = CheckpointStore(tmp_path / "run", "me", 2, target=target)
         store.clear()
         assert store.newest(pytest.fail) is None
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_run_begins_with_the_last_state_of_another(tmp_path: Path, bucket: MemoryFileSystem, remote: bool) -> None:
+    expected = Training(tmp_path / "whole").run()
+    Training(tmp_path / "one", identity="one", stop_after=7, target=BUCKET if remote else "").run()
+    address, target = (BUCKET, "memory://bucket/two") if remote else (str(tmp_path / "one"), "")
+    CheckpointStore(tmp_path / "two", "two", 2, target=target).begin_with(address, 7)
+    result = Training(tmp_path / "two", identity="two", target=target).run()
+    assert [event.step for event in result.history if event.first] == [1, 8]
+    assert curve(result) == curve(expected)
+    assert names(tmp_path / "two") == ([] if remote else ["step-00000010", "step-00000012"])
+    # Once it has states of its own those count, whatever became of the other's.
+    CheckpointStore(tmp_path / "two", "two", 2, target=target).begin_with(str(tmp_path / "gone"), 7)
+
+
+def test_a_state_that_is_gone_or_damaged_is_no_beginning(tmp_path: Path) -> None:
+    Training(tmp_path / "one", identity="one", stop_after=5).run()
+    store = CheckpointStore(tmp_path / "two", "two", 2)
+    with pytest.raises(InputError, match=r"checkpoint\.resume_from: the checkpoint after step 4 in .*one cannot be used: it is not there"):
+        store.begin_with(str(tmp_path / "one"), 4)
+    flip_a_byte(tmp_path / "one" / "step-00000005" / "state" / "state-0.npz")
+    with pytest.raises(InputError, match=r"state-0\.npz has changed\. Train that run again"):
+        store.begin_with(str(tmp_path / "one"), 5)
+    assert not (tmp_path / "two").exists()

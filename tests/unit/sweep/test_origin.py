@@ -1,0 +1,89 @@
+"""The run whose last state another one begins with: found by its id, refused where its state does not fit."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from crossmesh.errors import InputError
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.fingerprint import ScienceFacts, science_record, system_record
+from crossmesh.spec.services import StorageSpec
+from crossmesh.spec.training import BackendSpec, CheckpointSpec, DataSpec, LoraSpec, ModelSpec, OptimSpec
+from crossmesh.sweep.origin import check_origin, find_origin
+from crossmesh.track.client import TrackingError
+from crossmesh.track.tracker import TAG_IDENTITY, TrackedRun
+
+ROWS = tuple((f"row-{step}",) for step in range(8))
+SPEC = ExperimentSpec(
+    storage=StorageSpec("/storage"), optim=OptimSpec(steps=8), checkpoint=CheckpointSpec(resume_from="before"), backend=BackendSpec("torch")
+)
+
+
+def science(spec: ExperimentSpec, rows: tuple[tuple[str, ...], ...]) -> Any:
+    return science_record(spec, ScienceFacts("w", "t", "c", "d", {"rank": spec.lora.rank}, rows))
+
+
+class Runs:
+    """A tracker that has one run: four steps by torch."""
+
+    uri = "sqlite:///there.db"
+
+    def __init__(self, *, status: str = "FINISHED", target: str = "") -> None:
+        self.status = status
+        self.files: dict[str, Any] = {
+            "records/science.json": science(SPEC, ROWS[:4]).contents,
+            "records/system.json": system_record(SPEC).contents,
+            "records/spec.json": {"checkpoint": {"target": target}},
+        }
+
+    def run(self, run_id: str) -> TrackedRun:
+        if run_id != "before":
+            raise TrackingError(f"no run {run_id}")
+        return TrackedRun(run_id, "torch", self.status, {TAG_IDENTITY: "f" * 64})
+
+    def read_json(self, _run_id: str, path: str) -> Any:
+        return self.files[path]
+
+
+def test_it_says_where_the_state_is_and_how_far_it_got() -> None:
+    found = find_origin(SPEC, Runs())
+    assert found is not None
+    assert (found.checkpoints, found.step, found.data_digest) == (f"/storage/trials/{'f' * 16}/checkpoints", 4, "d")
+    assert found.science == science(SPEC, ROWS[:4]).digest
+    elsewhere = find_origin(SPEC, Runs(target="gs://bucket/all/"))
+    assert elsewhere is not None
+    assert elsewhere.checkpoints == f"gs://bucket/all/{'f' * 16}"
+    assert find_origin(replace(SPEC, checkpoint=CheckpointSpec()), Runs()) is None
+    other = replace(SPEC, optim=OptimSpec(steps=8, learning_rate=0.5, weight_decay=0.3), lora=LoraSpec(dropout=0.1))
+    check_origin(found, science(other, ROWS), other, Runs())
+
+
+@pytest.mark.parametrize(
+    ("spec", "rows", "said"),
+    [
+        (replace(SPEC, lora=LoraSpec(rank=8)), ROWS, "differs from this spec in LoRA:"),
+        (replace(SPEC, model=ModelSpec(dtype="bfloat16")), ROWS, "in precision:"),
+        (replace(SPEC, data=DataSpec(max_length=128)), ROWS, "in data:"),
+        (SPEC, ROWS[::-1], "in rows of its steps:"),
+        (replace(SPEC, optim=OptimSpec(steps=8, stop_at=4)), ROWS[:4], "ended after step 4, and this run ends after step 4"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_by_what_differs(spec: ExperimentSpec, rows: Any, said: str) -> None:
+    found = find_origin(SPEC, Runs())
+    assert found is not None
+    with pytest.raises(InputError, match=said):
+        check_origin(found, science(spec, rows), spec, Runs())
+
+
+def test_a_run_that_is_not_there_not_finished_or_of_another_system_is_one_message() -> None:
+    with pytest.raises(InputError, match=r"checkpoint\.resume_from='none' is no training run of sqlite:///there.db"):
+        find_origin(replace(SPEC, checkpoint=CheckpointSpec(resume_from="none")), Runs())
+    with pytest.raises(InputError, match=r"the run is KILLED\. Finish it first"):
+        find_origin(SPEC, Runs(status="KILLED"))
+    with pytest.raises(InputError, match=r"ran on another system: backend torch there, jax here.*lora\.adapter=before"):
+        find_origin(replace(SPEC, backend=BackendSpec("jax")), Runs())
+    broken = Runs()
+    del broken.files["records/spec.json"]["checkpoint"]
+    with pytest.raises(InputError, match="is no training run"):
+        find_origin(SPEC, broken)
