@@ -172,9 +172,20 @@ def call_worker(kind: str, device: Device, function: Callable[..., _Result], *ar
             raise error.cause from None
         raise
     except KeyboardInterrupt:
-        ray.cancel(task)
+        cancel_task(task)
         raise
     return result
+
+
+def cancel_task(task: Any, wait_s: float = 0.0) -> None:
+    """Cancel a Ray task and wait up to `wait_s` for its end; one that has ended is left alone.
+
+    Ray 2.60 may abort this process when a task is cancelled in the moment in which its result arrives.
+    """
+    if ray.wait([task], timeout=0)[0]:
+        return
+    ray.cancel(task)
+    ray.wait([task], timeout=wait_s)
 
 
 def task_options(worker: WorkerEnvironment, device: Device) -> dict[str, Any]:

@@ -211,3 +211,12 @@ def test_a_token_given_otherwise_is_left_alone(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "mine"))
     cluster.secure_token()
     assert not (tmp_path / "home" / ".ray").exists()
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_task_that_has_ended_is_not_cancelled(monkeypatch: pytest.MonkeyPatch, ended: bool) -> None:
+    cancelled: list[str] = []
+    fake = SimpleNamespace(wait=lambda tasks, timeout: (tasks, []) if ended else ([], tasks), cancel=cancelled.append)
+    monkeypatch.setattr(cluster, "ray", fake)
+    cluster.cancel_task("task", 1.0)
+    assert cancelled == ([] if ended else ["task"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 
-from crossmesh.cluster import task_options
+from crossmesh.cluster import cancel_task, task_options
 from crossmesh.environments import environment
 from crossmesh.errors import BudgetReachedError, CrossmeshError, InputError, RejectedError
 from crossmesh.files import read_json, write_text
@@ -126,8 +126,7 @@ def _stop(task: Any, assignment: Assignment, listener: "_Listener") -> None:
                 return
             listener.listen()
     finally:
-        ray.cancel(task)
-        ray.wait([task], timeout=_CANCEL_S)
+        cancel_task(task, _CANCEL_S)
 
 
 class _Tail:
