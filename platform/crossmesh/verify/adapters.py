@@ -46,11 +46,12 @@ class AdapterSizes:
 def verify_adapters(spec: ExperimentSpec, folder: Path, console: Console, sizes: AdapterSizes | None = None) -> CheckResult:
     """Serve made-up adapters of `spec.model` on one CPU engine in a process of its own, and compare.
 
-    Raises `InputError` for other hardware, and for bfloat16, whose rounding decides between near ties.
+    Raises `InputError` for other hardware, for `lora.rank=0`, and for bfloat16, whose rounding decides between near ties.
     """
-    sizes = sizes or AdapterSizes()
+    sizes = sizes or AdapterSizes(rank=spec.lora.rank)
     require(isinstance(spec.hardware.slice.device, Cpu), "hardware.name", spec.hardware.name, "cpu in this check")
     require(spec.model.dtype == "float32", "model.dtype", spec.model.dtype, "float32 in this check: it compares tokens")
+    require(not spec.lora.full, "lora.rank", spec.lora.rank, "a positive number in this check: the rank of its adapters")
     model = ModelSpec() if spec.model == UNSAID else spec.model
     with console.stage(f"model: {model.weights}") as stage:
         wanted = {"models": {"base": (model.family, model.weights)}, "cache": str(cache_folder(spec))}

@@ -7,7 +7,7 @@ import pytest
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import ModelSpec
+from crossmesh.spec.training import LoraSpec, ModelSpec
 from crossmesh.verify.adapters import judge, verify_adapters
 
 
@@ -36,3 +36,8 @@ def test_one_bound_that_is_not_kept_fails(changed, failed):
 def test_a_precision_whose_near_ties_go_either_way_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"model\.dtype='bfloat16'.*float32 in this check"):
         verify_adapters(ExperimentSpec(model=ModelSpec(dtype="bfloat16")), tmp_path, Console())
+
+
+def test_an_adapter_without_a_rank_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"lora\.rank=0.*a positive number in this check"):
+        verify_adapters(ExperimentSpec(lora=LoraSpec(rank=0)), tmp_path, Console())
