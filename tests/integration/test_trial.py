@@ -41,9 +41,7 @@ class Trials:
         self.during: Callable[[], object] = lambda: None
         self.heard: list[Event] = []
 
-    def train(
-        self, _spec: ExperimentSpec, _model: ModelFolder, folder: Path, on_event: Callable[[Event], None], _start: object, _check: object
-    ) -> TrainResult:
+    def train(self, _spec: ExperimentSpec, _model: ModelFolder, folder: Path, on_event: Callable[[Event], None], *_: object) -> TrainResult:
         history = tuple(StepEvent(step, 2, loss, 1.0, 0.1, 1, 1, 2, 1.0, step == 1) for step, loss in LOSSES.items())
         if not (folder / "adapter").is_dir():
             self.trained += 1
