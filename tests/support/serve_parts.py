@@ -24,6 +24,8 @@ def until(process: subprocess.Popen[str], *keys: str) -> dict[str, Any]:
     """The first line of the driver that has one of `keys`."""
     assert process.stdout is not None
     for line in process.stdout:
+        if not line.startswith("{"):  # Ray's own: processes that it ended while they started.
+            continue
         said: dict[str, Any] = json.loads(line)
         if any(key in said for key in keys):
             return said
