@@ -1,5 +1,7 @@
 """The report in a terminal: verdict, answers, differing keys and the tables, with rich. Shows; computes nothing."""
 
+from dataclasses import replace
+
 from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -12,6 +14,8 @@ from crossmesh.report.write import Report
 
 _STYLES = {GOOD: "bold green", BAD: "bold red"}
 _CELL_STYLES = {BEST: "bold green", FLAGGED: "red", MISSING: "dim"}
+_EDGES = 3
+"""Of a column: a blank on both sides and a line."""
 _ROWS = 20
 """Most rows of a table that a terminal shows; the files have all."""
 
@@ -27,11 +31,41 @@ def print_report(report: Report, console: Console) -> None:
         parts.append(line)
     for group in comparison.groups if len(comparison.groups) > 1 else ():
         parts.append(Text(f"group {group.letter}: {len(group.names)} runs, {group.words}"))
-    parts += [_table(table, results.experiment) for table in tables(results, comparison, found)]
+    for table in tables(results, comparison, found):
+        parts += _fitting(table, results.experiment, console.width)
     if comparison.differences:
         parts.append(_difference_table(comparison, len(results.variants)))
     parts += [Text(line, style="yellow") for line in (*found.break_evens, *gaps(results, found), *results.notes)]
     console.print(Group(*parts))
+
+
+def _fitting(table: Table, experiment: str, width: int) -> list[RichTable]:
+    """The table, or where words would be cut in `width` columns of text, one after another the columns that fit beside the first."""
+    needed = [_longest_word(table, place) + _EDGES for place in range(len(table.columns))]
+    groups: list[list[int]] = []
+    used = width
+    for place in range(1, len(table.columns)):
+        if used + needed[place] > width:
+            groups.append([0])
+            used = needed[0] + 1
+        groups[-1].append(place)
+        used += needed[place]
+    if len(groups) < 2:
+        return [_table(table, experiment)]
+    made = []
+    for group in groups:
+        rows = tuple(tuple(row[place] for place in group) for row in table.rows)
+        part = _table(replace(table, columns=tuple(table.columns[place] for place in group), rows=rows), experiment)
+        spare = max(0, width - 1 - sum(needed[place] for place in group))
+        for column, place in zip(part.columns, group, strict=True):  # Rich would take from the widest, and cut its words.
+            column.width = needed[place] - _EDGES + (0 if place else spare)
+        made.append(part)
+    return made
+
+
+def _longest_word(table: Table, place: int) -> int:
+    column, cells = table.columns[place], [_cell(row[place]).plain for row in table.rows[:_ROWS]]
+    return max(len(word) for text in (column.label, column.unit or "", *cells) for word in (text.split() or [""]))
 
 
 def _table(table: Table, experiment: str) -> RichTable:
