@@ -3,7 +3,6 @@
 The result says nothing about other models; `paired` compares two, and `EvalResult.comparable_on` says what must be equal for it.
 """
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.errors import InputError
+from crossmesh.evaluate import event_loop
 from crossmesh.evaluate.generate import generate
 from crossmesh.evaluate.judge import SIMULATOR, References, Verdict, judge_all, judge_references, limits_of, silent, simulator_version
 from crossmesh.evaluate.problems import Problem, task_digest
@@ -99,7 +99,7 @@ def evaluate_endpoint(
     began = time.monotonic()
     problems = task.references.usable
     record = {"task": eval_spec.task, "task_digest": task.task_digest, "sampling": sampling_record(eval_spec)}
-    samples = asyncio.run(
+    samples = event_loop.run(
         generate(
             base_url,
             api_key,
