@@ -26,6 +26,7 @@ from crossmesh.environments import WorkerEnvironment, environment
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.hardware.devices import Cpu, Device, Gpu
 from crossmesh.leftovers import clear, end_processes, guarded
+from crossmesh.signals import signal_handlers
 from crossmesh.spec.services import StorageSpec
 
 _Result = TypeVar("_Result")
@@ -288,28 +289,12 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def _terminate_like_interrupt() -> Iterator[None]:
-    with _handlers({signal.SIGTERM: _interrupt}):
+    with signal_handlers({signal.SIGTERM: _interrupt}):
         yield
 
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
     """Let the clean-up finish: it is bounded, and a second Ctrl-C in it would leave processes behind."""
-    with _handlers({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}):
+    with signal_handlers({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}):
         yield
-
-
-@contextmanager
-def _handlers(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
-    """Install signal handlers for the block; outside the main thread, where Python allows none, do nothing."""
-    before = {}
-    try:
-        for number, handler in handlers.items():
-            before[number] = signal.signal(number, handler)
-    except ValueError:
-        before = {}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

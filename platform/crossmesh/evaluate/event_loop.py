@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
+from crossmesh.signals import signal_handlers
+
 _Result = TypeVar("_Result")
 
 
@@ -24,22 +26,13 @@ def run(main: Coroutine[Any, Any, _Result]) -> _Result:
 
 @contextmanager
 def _deferred() -> Iterator[None]:
-    """Handle SIGINT and SIGTERM after the block; outside the main thread, where Python handles none, do nothing."""
+    """Handle SIGINT and SIGTERM after the block."""
     came: list[int] = []
 
     def note(number: int, _frame: FrameType | None) -> None:
         came.append(number)
 
-    before: dict[signal.Signals, Any] = {}
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, note)
-    except ValueError:
-        before = {}
-    try:
+    with signal_handlers({signal.SIGINT: note, signal.SIGTERM: note}):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    for one in came:
-        signal.raise_signal(one)
+    for number in came:
+        signal.raise_signal(number)
