@@ -12,23 +12,16 @@ from typing import Any
 import pytest
 
 from emulated_cluster import EmulatedCluster, descendants, emulated_cluster, gpu_node, kill_node, tpu_nodes
+from tiny_job import TINY
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
-TINY = (
-    "model=tiny_llama",
-    "data.rtl.train_rows=16",
-    "data.rtl.heldout_rows=2",
-    "data.rtl.hard_rows=0",
-    "batch.size=8",
-    "tracking.system_metrics=false",
-    "output=json",
-)
+JOB = (*TINY, "tracking.system_metrics=false")
 
 
 def start(cluster: EmulatedCluster, checkout: Path, storage: Path, *arguments: str) -> "subprocess.Popen[str]":
     """The job as a user would start it, on the cluster; its progress goes to a file beside the storage."""
-    command = [sys.executable, str(checkout / "jobs" / "finetune.py"), *TINY, f"storage.root={storage}", *arguments]
+    command = [sys.executable, str(checkout / "jobs" / "finetune.py"), *JOB, f"storage.root={storage}", *arguments]
     with storage.with_suffix(".log").open("a") as progress:
         environment = {**cluster.environment, "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=progress, text=True, env=environment, start_new_session=True)

@@ -14,21 +14,12 @@ from typing import Any
 import pytest
 
 from emulated_cluster import EmulatedCluster, emulated_cluster
+from tiny_job import TINY
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 STEPS = 60
-TINY = (
-    "model=tiny_llama",
-    "data.rtl.train_rows=16",
-    "data.rtl.heldout_rows=2",
-    "data.rtl.hard_rows=0",
-    "batch.size=8",
-    f"optim.steps={STEPS}",
-    "checkpoint.every_steps=1000",
-    "tracking.system_metrics=false",
-    "output=json",
-)
+JOB = (*TINY, f"optim.steps={STEPS}", "checkpoint.every_steps=1000", "tracking.system_metrics=false")
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +90,7 @@ def test_without_the_token_nothing_is_answered(cluster: EmulatedCluster) -> None
 def test_the_submitted_code_runs_and_its_results_are_found_when_its_folder_is_gone(
     cluster: EmulatedCluster, copy: Path, storage: Path, checkout: Path, clean_environment: dict[str, str]
 ) -> None:
-    process = submit(cluster, copy, "whole", *TINY, f"storage.root={storage}")
+    process = submit(cluster, copy, "whole", *JOB, f"storage.root={storage}")
     told, _ = process.communicate(timeout=400)
     assert process.returncode == 0, told
     assert "starting Ray Train of the copy (torch, cpu, 1 worker)" in told
@@ -108,7 +99,7 @@ def test_the_submitted_code_runs_and_its_results_are_found_when_its_folder_is_go
     assert details(cluster, "whole")["driver_exit_code"] == 0
     whole = json.loads(next(line for line in told.splitlines() if line.startswith("{")))
 
-    stopped = submit(cluster, copy, "stopped", *TINY, f"storage.root={storage}", "batch.micro=1")
+    stopped = submit(cluster, copy, "stopped", *JOB, f"storage.root={storage}", "batch.micro=1")
     attempt = wait_for_step(storage, 5, exclude=Path(whole["adapter"]).parent)
     stop = ray(cluster, "stop", "stopped")
     assert stop.wait(timeout=200) == 0
@@ -121,7 +112,7 @@ def test_the_submitted_code_runs_and_its_results_are_found_when_its_folder_is_go
     assert 5 <= step < STEPS
 
     shutil.rmtree(copy)
-    command = [sys.executable, str(checkout / "jobs" / "finetune.py"), *TINY, f"storage.root={storage}", "batch.micro=1"]
+    command = [sys.executable, str(checkout / "jobs" / "finetune.py"), *JOB, f"storage.root={storage}", "batch.micro=1"]
     again = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False, env=cluster.environment)
     assert again.returncode == 0, again.stderr
     assert f"continuing after step {step} of {STEPS}" in again.stderr

@@ -16,24 +16,20 @@ from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.sweep.state import read_state
 from crossmesh.track.tracker import TAG_KIND, Tracker
 from emulated_cluster import EmulatedCluster, emulated_cluster, gpu_node, tpu_nodes
+from tiny_job import TINY
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 STEPS = 50
 SWEEP = (
     "-m",
-    "model=tiny_llama",
+    *TINY,
     "model.dtype=bfloat16",
-    "data.rtl.train_rows=16",
-    "data.rtl.heldout_rows=2",
-    "data.rtl.hard_rows=0",
-    "batch.size=8",
     "batch.micro=1,2,16",
     "hardware=tpu_v5p_8,gpu_2xh100",
     f"optim.steps={STEPS}",
     "checkpoint.every_steps=10",
     "hydra/launcher=ray",
-    "output=json",
 )
 """Six points, of which two have micro-batches that their batch does not divide into."""
 

@@ -11,25 +11,17 @@ import pytest
 
 from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.tracker import TAG_KIND, Tracker
+from tiny_job import TINY
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 STEPS = 6
-TINY = (
-    "model=tiny_llama",
-    "data.rtl.train_rows=16",
-    "data.rtl.heldout_rows=2",
-    "data.rtl.hard_rows=0",
-    "batch.size=8",
-    f"optim.steps={STEPS}",
-    "output=json",
-)
 SETTINGS = ("optim.learning_rate", "optim.weight_decay")
 POPULATION = ("tune=pbt", "tune.population=2", "tune.perturb_steps=3", "tune.quantile=0.5")
 
 
 def run(checkout: Path, storage: Path, job: str, *arguments: str, code: int = 0) -> dict[str, Any]:
-    command = [sys.executable, str(checkout / "jobs" / f"{job}.py"), *TINY, f"storage.root={storage}", *arguments]
+    command = [sys.executable, str(checkout / "jobs" / f"{job}.py"), *TINY, f"optim.steps={STEPS}", f"storage.root={storage}", *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=280, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == code, done.stderr
     said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1]) if done.stdout else {"error": done.stderr}

@@ -3,7 +3,6 @@
 Everything else that our server adds to an engine is Ray Serve's way of a request; it shows between servers (`overhead.py`).
 """
 
-import asyncio
 import tempfile
 import time
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from statistics import median
 
 from crossmesh.serve.admission import Admission
 from crossmesh.serve.gate import App, Gate, Message, Receive, Scope, Send
+from crossmesh.signals import run_async
 
 _REQUESTS = 200
 _KEY, _DIGEST = b"Bearer key", "2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683"
@@ -31,7 +31,7 @@ class GateCost:
 def gate_cost(tokens: int) -> GateCost:
     """Time the gate with answers of `tokens`, streamed."""
     with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(_cost(max(tokens, 2), Path(folder) / "access.jsonl"))
+        return run_async(_cost(max(tokens, 2), Path(folder) / "access.jsonl"))
 
 
 async def _cost(tokens: int, log: Path) -> GateCost:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.errors import InputError
-from crossmesh.evaluate import event_loop
 from crossmesh.evaluate.generate import generate
 from crossmesh.evaluate.judge import SIMULATOR, References, Verdict, judge_all, judge_references, limits_of, silent, simulator_version
 from crossmesh.evaluate.problems import Problem, task_digest
@@ -20,6 +19,7 @@ from crossmesh.evaluate.samples import Sample
 from crossmesh.evaluate.sandbox import Limits, Sandbox, open_sandbox
 from crossmesh.evaluate.tasks import load_task
 from crossmesh.files import canonical_json, write_json, write_text
+from crossmesh.signals import run_async
 from crossmesh.spec.evaluation import EvalSpec
 from crossmesh.spec.training import DataSpec
 
@@ -99,7 +99,7 @@ def evaluate_endpoint(
     began = time.monotonic()
     problems = task.references.usable
     record = {"task": eval_spec.task, "task_digest": task.task_digest, "sampling": sampling_record(eval_spec)}
-    samples = event_loop.run(
+    samples = run_async(
         generate(
             base_url,
             api_key,

@@ -1,8 +1,9 @@
 """Population based training: a population trains for some steps, the worst take over the state of the best and vary their settings.
 
-After Jaderberg et al. 2017 (https://arxiv.org/abs/1711.09846), with the shares and factors that Ray Tune's scheduler has by default. Each
-member of each generation is a trial of its own that begins with the last state of one before it, so whoever is killed goes on here too, and
-the run of every trial says all of its past. A generation begins when the one before it has ended: who is copied depends on nobody's speed.
+After Jaderberg et al. 2017 (https://arxiv.org/abs/1711.09846), with the shares and factors that Ray Tune's scheduler has by default; that
+one steers trials that Ray Tune runs itself, draws from the process's own random state and leaves the ranges of the space. Each member of
+each generation is a trial of its own that begins with the last state of one before it, so whoever is killed goes on here too, and the run
+of every trial says all of its past. A generation begins when the one before has ended: who is copied depends on nobody's speed.
 """
 
 from collections.abc import Sequence
@@ -43,12 +44,12 @@ class Population:
         before = points[(generation - 1) * size : generation * size]
         if generation == len(self._ends) or any(point.state not in ENDED for point in before):
             return None
-        ranked = sorted((place for place in range(size) if _ran(before[place])), key=lambda place: before[place].loss or 0.0)
+        ranked = sorted((place for place in range(size) if _ran(before[place])), key=lambda place: _loss(before[place]))
         if not ranked:
             return None
         random = np.random.RandomState([self._tune.seed, generation, member])
         count = max(1, int(np.ceil(size * self._tune.quantile)))
-        behind = member not in ranked or (len(ranked) > 1 and member in ranked[max(1, len(ranked) - count) :])
+        behind = member not in ranked or member in ranked[max(1, len(ranked) - count) :]
         parent = before[random.choice(ranked[:count]) if behind else member]
         settings = settings_of(parent.overrides, self._tune.space)
         if behind:
@@ -63,7 +64,7 @@ class Population:
         """As `Search`: of those that had all steps."""
         size = self._tune.population
         ended = [point for point in points[(len(self._ends) - 1) * size :] if _ran(point)]
-        return min(ended, key=lambda point: point.loss or 0.0) if ended else None
+        return min(ended, key=_loss) if ended else None
 
     def _varied(self, settings: Settings, random: Any) -> Settings:
         """Draw each setting anew, or move it: within a list to a neighbour, within a range by a factor."""
@@ -83,3 +84,7 @@ class Population:
 
 def _ran(point: Point) -> bool:
     return point.state in (DONE, SKIPPED) and point.loss is not None
+
+
+def _loss(point: Point) -> float:
+    return float("inf") if point.loss is None else point.loss

@@ -191,9 +191,8 @@ def run_trial(
             _forget(spec, prepared, folder)
         finished = tracker.find(prepared.identity)
         if finished and (folder / _RUN_FILE).is_file():
-            result = train(
-                spec, prepared.model, folder, on_event, prepared.start, still, prepared.origin
-            )  # With its result on disk it returns at once.
+            # With its result on disk it returns at once.
+            result = train(spec, prepared.model, folder, on_event, prepared.start, still, prepared.origin)
             if parent:
                 tracker.adopt(finished.run_id, parent)
             return _trial(prepared, folder, tracker, finished.run_id, result, skipped=True)

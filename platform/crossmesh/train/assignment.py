@@ -117,7 +117,9 @@ class Assignment:
         """Digest of everything that decides what this run computes, but for the rows: those have a digest of their own."""
         spec, model = self.spec, self.model
         optim = {**asdict(spec.optim), "warmup_steps": spec.optim.warmup}
-        part = [optim.pop("stop_at"), self.origin.science if self.origin else ""]
+        del optim["stop_at"]
+        ends = 0 if spec.optim.last_step == spec.optim.steps else spec.optim.last_step
+        part = [ends, self.origin.science if self.origin else ""]
         parts = {
             "model": [model.weights_digest, model.tokenizer_digest, model.template_digest, spec.model.dtype, spec.model.quantization],
             "data": [spec.data.max_length, spec.data.seed],

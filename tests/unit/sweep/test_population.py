@@ -35,16 +35,11 @@ def settings(one: Point) -> dict[str, Any]:
 
 
 def test_the_worst_go_on_from_the_best_with_other_settings_and_the_rest_from_themselves() -> None:
-    points = grown(
-        Population(TUNE, 25), lambda place: float(place % 4)
-    )  # The first member is the best of each generation, the last the worst.
+    # In each generation the first member is the best and the last the worst.
+    points = grown(Population(TUNE, 25), lambda place: float(place % 4))
     assert [value(one, "optim.stop_at") for one in points] == ["10"] * 4 + ["20"] * 4 + ["25"] * 4
-    assert [value(one, "checkpoint.resume_from") for one in points] == [""] * 4 + ["run0", "run1", "run2", "run0"] + [
-        "run4",
-        "run5",
-        "run6",
-        "run4",
-    ]
+    parents = [value(one, "checkpoint.resume_from") for one in points]
+    assert parents == [*[""] * 4, "run0", "run1", "run2", "run0", "run4", "run5", "run6", "run4"]
     first, second = points[:4], points[4:8]
     assert [settings(one) for one in second[:3]] == [settings(one) for one in first[:3]]
     assert settings(second[3]) != settings(first[0])

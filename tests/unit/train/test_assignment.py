@@ -39,6 +39,7 @@ def identity(spec: ExperimentSpec) -> str:
         replace(SPEC, data=DataSpec(source="/elsewhere/rows.jsonl")),  # The same rows have the same digest wherever they lie.
         replace(SPEC, batch=BatchSpec(micro=8)),  # What 0 stands for.
         replace(SPEC, serve=ServeSpec(port=1)),
+        replace(SPEC, optim=OptimSpec(stop_at=SPEC.optim.steps)),
         replace(SPEC, checkpoint=CheckpointSpec(every_steps=3, target="gs://bucket")),
     ],
 )

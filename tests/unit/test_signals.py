@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from crossmesh.evaluate import event_loop
+from crossmesh.signals import run_async
 
 
 async def answer() -> int:
@@ -14,7 +14,7 @@ async def answer() -> int:
 
 
 def test_it_runs_what_it_is_given() -> None:
-    assert event_loop.run(answer()) == 7
+    assert run_async(answer()) == 7
 
 
 def test_an_interrupt_while_the_loop_is_made_comes_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,6 +29,6 @@ def test_an_interrupt_while_the_loop_is_made_comes_after_it(monkeypatch: pytest.
     monkeypatch.setattr(asyncio.events, "new_event_loop", interrupted)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        event_loop.run(answer())
+        run_async(answer())
     assert made[0].is_closed()
     assert signal.getsignal(signal.SIGINT) is before
