@@ -6,14 +6,13 @@ dataclass is built, so a spec that exists is a spec that makes sense; what needs
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from crossmesh.errors import InputError, require
 from crossmesh.hardware.devices import Device, Gpu, Tpu
 from crossmesh.hardware.mesh import MeshShape, resolve_mesh
 from crossmesh.spec.bench import BenchSpec
+from crossmesh.spec.classes import leaves
 from crossmesh.spec.evaluation import EvalSpec
 from crossmesh.spec.planning import PlanSpec
 from crossmesh.spec.services import StorageSpec, TrackingSpec
@@ -68,7 +67,7 @@ class ExperimentSpec:
         """Check what holds in all groups, and what spans several."""
         plain = _NAME.fullmatch(self.name) is not None
         require(plain, "name", self.name, "letters, digits, '_', '-', '.' and blanks, a letter or digit first: it names a folder")
-        for key, value in _leaves(self):
+        for key, value in leaves(self):
             _check_number(key, value)
         ways = self.mesh_shape.batch_ways
         if self.batch.size % (max(self.batch.micro, 1) * ways):
@@ -155,16 +154,6 @@ class ExperimentSpec:
     def accumulation(self) -> int:
         """Micro-batches per optimizer step; with `packing.mode=step` the most that a step can have."""
         return self.batch.size // (self.micro_batch * self.mesh_shape.batch_ways)
-
-
-def _leaves(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every dotted key of a group with its value."""
-    for one in fields(group):
-        value = getattr(group, one.name)
-        if is_dataclass(value):
-            yield from _leaves(value, f"{prefix}{one.name}.")
-        else:
-            yield f"{prefix}{one.name}", value
 
 
 def _check_number(key: str, value: object) -> None:

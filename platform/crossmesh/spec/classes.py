@@ -1,0 +1,211 @@
+"""What each key of an experiment decides: what is learnt, how fast, how a model was examined, or nothing but how the job was run.
+
+Every key joins at least one class (a test fails for one that does not); `tests/unit/report/test_unlike.py` changes each of them and looks
+where it shows. A key that joins several shows in each, as far as the rest of the spec lets it: `packing.window` decides what is learnt
+with `packing.mode=stream` only.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+SCIENCE = "science"
+"""What is learnt: in the science record, by what it comes to (digests, rows, modules), not by how it was said."""
+SYSTEM = "system"
+"""How fast a training is; what is learnt stays the same."""
+EXAMINATION = "examination"
+"""How a model was evaluated or a server benchmarked: in the record of the evaluation, the load or the server."""
+PROVENANCE = "provenance"
+"""How the job was run, where it kept what it made, what it was checked against: named beside a result, forbids no comparison."""
+CLASSES = (SCIENCE, SYSTEM, EXAMINATION, PROVENANCE)
+
+KEY_CLASSES: Mapping[str, tuple[str, ...]] = {
+    "name": (PROVENANCE,),
+    "model.family": (SCIENCE,),  # As part of the weights: their config.json says it.
+    "model.weights": (SCIENCE, EXAMINATION),  # Of a benchmark: what was served.
+    "model.dtype": (SCIENCE, EXAMINATION),  # `serve.dtype=auto` takes it.
+    "model.quantization": (SCIENCE,),
+    "data.source": (SCIENCE,),
+    "data.split": (SCIENCE,),
+    "data.messages_column": (SCIENCE,),
+    "data.prompt_column": (SCIENCE,),
+    "data.response_column": (SCIENCE,),
+    "data.system_prompt": (SCIENCE, EXAMINATION),  # Tasks are asked as rows are.
+    "data.max_rows": (SCIENCE,),
+    "data.max_length": (SCIENCE, SYSTEM),  # By the rows that it drops; by the length of sequences.
+    "data.strip_reasoning": (SCIENCE,),
+    "data.answer_fence": (SCIENCE,),
+    "data.seed": (SCIENCE,),
+    "data.rtl.train_rows": (SCIENCE,),
+    "data.rtl.heldout_rows": (EXAMINATION,),
+    "data.rtl.hard_rows": (EXAMINATION,),
+    "data.rtl.seed": (SCIENCE, EXAMINATION),
+    "lora.rank": (SCIENCE,),
+    "lora.alpha": (SCIENCE,),
+    "lora.dropout": (SCIENCE,),
+    "lora.targets": (SCIENCE,),
+    "lora.use_rslora": (SCIENCE,),
+    "lora.rank_pattern": (SCIENCE,),
+    "lora.alpha_pattern": (SCIENCE,),
+    "lora.seed": (SCIENCE,),
+    "lora.adapter": (SCIENCE,),
+    "optim.steps": (SCIENCE,),
+    "optim.learning_rate": (SCIENCE,),
+    "optim.final_fraction": (SCIENCE,),
+    "optim.warmup_steps": (SCIENCE,),
+    "optim.weight_decay": (SCIENCE,),
+    "optim.beta1": (SCIENCE,),
+    "optim.beta2": (SCIENCE,),
+    "optim.epsilon": (SCIENCE,),
+    "optim.clip_norm": (SCIENCE,),
+    "optim.stop_at": (SCIENCE,),
+    "batch.size": (SCIENCE, SYSTEM),  # A share of it is the micro-batch.
+    "batch.micro": (SYSTEM,),
+    "packing.mode": (SCIENCE, SYSTEM),  # `stream` decides which rows a step has.
+    "packing.length": (SCIENCE, SYSTEM),
+    "packing.window": (SCIENCE,),
+    "mesh.dcn": (SYSTEM,),
+    "mesh.data": (SYSTEM,),
+    "mesh.fsdp": (SYSTEM,),
+    "mesh.tp": (SYSTEM,),
+    "hardware.name": (SYSTEM, EXAMINATION),
+    "hardware.cpu_devices": (SYSTEM,),
+    "hardware.catalogue": (PROVENANCE,),
+    "backend.name": (SYSTEM,),
+    "backend.remat": (SYSTEM,),
+    "backend.attention": (SYSTEM,),
+    "serve.name": (PROVENANCE,),
+    "serve.host": (PROVENANCE,),
+    "serve.port": (PROVENANCE,),
+    "serve.tls_cert": (PROVENANCE,),
+    "serve.tls_key": (PROVENANCE,),
+    "serve.task": (EXAMINATION,),
+    "serve.adapters": (EXAMINATION,),
+    "serve.max_loras": (EXAMINATION,),
+    "serve.max_model_len": (EXAMINATION,),
+    "serve.max_num_seqs": (EXAMINATION,),
+    "serve.max_num_batched_tokens": (EXAMINATION,),
+    "serve.dtype": (EXAMINATION,),
+    "serve.kv_cache_dtype": (EXAMINATION,),
+    "serve.kv_cache_gib": (EXAMINATION,),
+    "serve.gpu_memory_utilization": (EXAMINATION,),
+    "serve.tp": (EXAMINATION,),
+    "serve.pp": (EXAMINATION,),
+    "serve.replicas": (EXAMINATION,),
+    "serve.max_replicas": (EXAMINATION,),
+    "serve.target_ongoing_requests": (EXAMINATION,),
+    "serve.scale_down_s": (EXAMINATION,),
+    "serve.chunked_prefill": (EXAMINATION,),
+    "serve.prefix_caching": (EXAMINATION,),
+    "serve.speculative": (EXAMINATION,),
+    "serve.speculative_tokens": (EXAMINATION,),
+    "serve.draft_model": (EXAMINATION,),
+    "serve.disaggregated": (EXAMINATION,),
+    "serve.compile_cache": (PROVENANCE,),
+    "serve.max_lora_rank": (EXAMINATION,),
+    "serve.seed": (EXAMINATION,),
+    "serve.api_key_env": (PROVENANCE,),
+    "serve.allow_anonymous": (PROVENANCE,),
+    "serve.start_timeout_s": (PROVENANCE,),
+    "serve.request_timeout_s": (EXAMINATION,),
+    "serve.max_queue": (EXAMINATION,),
+    "serve.log_prompts": (PROVENANCE,),
+    "bench.load": (EXAMINATION,),
+    "bench.qps": (EXAMINATION,),
+    "bench.burstiness": (EXAMINATION,),
+    "bench.concurrency": (EXAMINATION,),
+    "bench.trace": (EXAMINATION,),
+    "bench.time_scale": (EXAMINATION,),
+    "bench.length_scale": (EXAMINATION,),
+    "bench.prompt_tokens": (EXAMINATION,),
+    "bench.output_tokens": (EXAMINATION,),
+    "bench.requests": (EXAMINATION,),
+    "bench.seconds": (EXAMINATION,),
+    "bench.repeats": (PROVENANCE,),  # Shown by the interval.
+    "bench.warmup": (EXAMINATION,),
+    "bench.cache": (EXAMINATION,),
+    "bench.seed": (EXAMINATION,),
+    "bench.slo_ttft_ms": (EXAMINATION,),
+    "bench.slo_tpot_ms": (EXAMINATION,),
+    "bench.slo_e2e_ms": (EXAMINATION,),
+    "bench.slo_share": (EXAMINATION,),
+    "bench.search": (PROVENANCE,),  # Which cells are measured; each says its load.
+    "bench.url": (PROVENANCE,),
+    "bench.api_key_env": (PROVENANCE,),
+    "bench.model": (EXAMINATION,),
+    "bench.tokenizer": (PROVENANCE,),
+    "bench.against": (PROVENANCE,),
+    "bench.report": (PROVENANCE,),
+    "eval.task": (EXAMINATION,),
+    "eval.path": (EXAMINATION,),  # By what it holds.
+    "eval.variant": (EXAMINATION,),
+    "eval.tasks": (EXAMINATION,),
+    "eval.only": (PROVENANCE,),
+    "eval.url": (EXAMINATION,),  # Of a server that does not say what it is.
+    "eval.model": (PROVENANCE,),
+    "eval.api_key_env": (PROVENANCE,),
+    "eval.samples": (EXAMINATION,),
+    "eval.k": (PROVENANCE,),  # What of the answers is shown.
+    "eval.temperature": (EXAMINATION,),
+    "eval.top_p": (EXAMINATION,),
+    "eval.max_tokens": (EXAMINATION,),
+    "eval.seed": (EXAMINATION,),
+    "eval.concurrency": (PROVENANCE,),
+    "eval.sandbox": (EXAMINATION,),
+    "eval.timeout_s": (EXAMINATION,),
+    "eval.memory_mib": (EXAMINATION,),
+    "eval.workers": (PROVENANCE,),
+    "tracking.uri": (PROVENANCE,),
+    "tracking.experiment": (PROVENANCE,),
+    "tracking.system_metrics": (PROVENANCE,),
+    "storage.root": (PROVENANCE,),
+    "checkpoint.every_steps": (PROVENANCE,),
+    "checkpoint.every_minutes": (PROVENANCE,),
+    "checkpoint.keep": (PROVENANCE,),
+    "checkpoint.target": (PROVENANCE,),
+    "checkpoint.resume_from": (SCIENCE,),
+    "retry.failures": (PROVENANCE,),
+    "retry.preemptions": (PROVENANCE,),
+    "plan.workload": (PROVENANCE,),
+    "plan.compile": (PROVENANCE,),
+    "plan.answers": (PROVENANCE,),
+    "plan.calibrate": (PROVENANCE,),
+    "plan.gate": (PROVENANCE,),
+    "plan.price": (PROVENANCE,),
+    "plan.region": (PROVENANCE,),
+    "plan.price_max_age_days": (PROVENANCE,),
+    "plan.max_usd": (PROVENANCE,),
+    "plan.max_hours": (PROVENANCE,),
+    "plan.sweep_max_usd": (PROVENANCE,),
+    "plan.sweep_max_hours": (PROVENANCE,),
+    "plan.mean_tokens": (PROVENANCE,),
+    "plan.p99_tokens": (PROVENANCE,),
+    "plan.loss_share": (PROVENANCE,),
+    "plan.prompt_tokens": (PROVENANCE,),
+    "plan.output_tokens": (PROVENANCE,),
+    "plan.prompt_p99_tokens": (PROVENANCE,),
+    "plan.output_p99_tokens": (PROVENANCE,),
+    "plan.requests": (PROVENANCE,),
+    "plan.qps": (PROVENANCE,),
+    "plan.trace": (PROVENANCE,),
+    "plan.duration": (PROVENANCE,),
+    "plan.seed": (PROVENANCE,),
+    "plan.report": (PROVENANCE,),
+}
+"""By dotted key of `ExperimentSpec`."""
+
+
+def leaves(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every dotted key of a group of the spec with its value."""
+    for one in fields(group):
+        value = getattr(group, one.name)
+        if is_dataclass(value):
+            yield from leaves(value, f"{prefix}{one.name}.")
+        else:
+            yield f"{prefix}{one.name}", value
+
+
+def settings(spec: Any, groups: tuple[str, ...]) -> dict[str, Any]:
+    """The keys of `groups` that decide nothing but how the job was run, with their values in `spec`."""
+    found = {key: value for key, value in leaves(spec) if KEY_CLASSES[key] == (PROVENANCE,) and key.partition(".")[0] in groups}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in found.items()}
