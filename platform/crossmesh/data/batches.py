@@ -1,5 +1,6 @@
 """The arrays that both backends receive: fixed-length sequences with loss mask, positions and segment ids."""
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,11 @@ class Row:
     """[length]; True where the token is the assistant's and is to be predicted."""
 
 
+def row_key(row_id: str, occurrence: int) -> int:
+    """32 bits that name a row within an optimizer step; `occurrence` counts rows of the same content in it, from 0."""
+    return int.from_bytes(hashlib.blake2b(f"{row_id}/{occurrence}".encode(), digest_size=4).digest(), "little")
+
+
 @dataclass(frozen=True)
 class PackedBatch:
     """All sequences of one optimizer step, over the whole mesh, split into micro-batches.
@@ -35,6 +41,9 @@ class PackedBatch:
     """Restart at 0 with every row."""
     segment_ids: IntArray
     """1, 2, ... for the rows packed into a sequence, 0 for padding."""
+    row_keys: npt.NDArray[np.uint32]
+    """`row_key` of the row that a token is of; 0 for padding. With the position it names the token, wherever packing and micro-batches
+    put it: LoRA dropout draws its masks from the two."""
     row_ids: tuple[str, ...]
 
     @property

@@ -6,13 +6,14 @@ one. Which rows a step has under `none` and `step` is `order.py`'s; attention ke
 
 import sys
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
 
-from crossmesh.data.batches import PackedBatch, Row
+from crossmesh.data.batches import PackedBatch, Row, row_key
 from crossmesh.data.order import row_stream, step_rows
 from crossmesh.errors import require
 from crossmesh.spec.experiment import ExperimentSpec
@@ -167,7 +168,8 @@ def build_batch(plan: StepPlan, rows: Sequence[Row], sequences: int, length: int
     shape = (len(plan.sequences), length)
     tokens = np.full(shape, pad_id, np.int32)
     loss_mask = np.zeros(shape, np.bool_)
-    positions, segment_ids = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    positions, segment_ids, row_keys = np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.uint32)
+    seen: Counter[str] = Counter()
     for number, indices in enumerate(plan.sequences):
         start = 0
         for segment, row in enumerate((rows[index] for index in indices), 1):
@@ -176,6 +178,8 @@ def build_batch(plan: StepPlan, rows: Sequence[Row], sequences: int, length: int
             positions[here] = np.arange(len(row.tokens), dtype=np.int32)
             loss_mask[here] = row.loss_mask
             loss_mask[number, start] = False
+            row_keys[here] = row_key(row.id, seen[row.id])
+            seen[row.id] += 1
             start += len(row.tokens)
     split = (-1, sequences, length)
     return PackedBatch(
@@ -183,5 +187,6 @@ def build_batch(plan: StepPlan, rows: Sequence[Row], sequences: int, length: int
         loss_mask.reshape(split),
         positions.reshape(split),
         segment_ids.reshape(split),
+        row_keys.reshape(split),
         tuple(rows[index].id for index in plan.rows),
     )

@@ -125,6 +125,7 @@ def batch_of(question: Mapping[str, Any]) -> PackedBatch:
         loss_mask=np.broadcast_to(place > 0, shape).copy(),
         positions=np.broadcast_to(place % row, shape).copy(),
         segment_ids=np.broadcast_to(place // row + 1, shape).copy(),
+        row_keys=np.ones(shape, np.uint32),
         row_ids=(),
     )
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossmesh.data.batches import Row
+from crossmesh.data.batches import PackedBatch, Row
 from crossmesh.data.order import row_stream, step_rows
 from crossmesh.data.packing import StepPlan, build_batch, efficiencies, first_fit_decreasing, packing_efficiency, plan_steps
 from crossmesh.errors import InputError
@@ -128,6 +128,24 @@ def test_a_batch_says_where_each_row_lies() -> None:
     assert batch.loss_mask[0].astype(int).tolist() == [[0, 0, 1, 1, 0, 0], [0, 1, 0, 0, 0, 0]]
     assert (batch.loss_tokens, batch.real_tokens, batch.padded_tokens) == (3, 6, 24)
     assert batch.tokens.dtype == batch.positions.dtype == batch.segment_ids.dtype == np.int32
+
+
+def test_a_token_is_named_by_its_row_and_position_wherever_it_lies() -> None:
+    def row(name: str, length: int) -> Row:
+        return Row(name, np.arange(length, dtype=np.int32), np.ones(length, np.bool_))
+
+    rows = [row("a", 3), row("b", 2), row("a", 3)]
+    apart = build_batch(StepPlan((0, 1, 2), ((0,), (1,), (2,))), rows, 1, 4, 0)
+    together = build_batch(StepPlan((0, 1, 2), ((1, 2), (0,))), rows, 2, 6, 0)
+
+    def named(batch: PackedBatch) -> list[tuple[int, int, int]]:
+        real = batch.segment_ids > 0
+        return sorted(zip(batch.row_keys[real].tolist(), batch.positions[real].tolist(), batch.tokens[real].tolist(), strict=True))
+
+    assert named(apart) == named(together)
+    assert len(set(named(apart))) == 8  # the same row twice in a step is two rows
+    assert (apart.row_keys == 0).tolist() == (apart.segment_ids == 0).tolist()
+    assert apart.row_keys.dtype == np.uint32
 
 
 @pytest.mark.parametrize("mode", ["none", "step", "stream"])
