@@ -23,6 +23,7 @@ from crossmesh.models import tunix_jax
 from crossmesh.models.families import read_architecture
 from crossmesh.models.families_jax import make_model
 from crossmesh.models.layers_jax import Settings
+from crossmesh.models.lora_masks import step_key
 from crossmesh.models.placement import weight_axes
 from crossmesh.models.targets import all_weights
 from crossmesh.spec.training import BackendSpec, LoraSpec, ModelSpec, OptimSpec
@@ -76,8 +77,9 @@ def test_tunix_shards_as_the_table_says(probed_model: Path) -> None:
     "probed_model", ["llama", *(pytest.param(name, marks=pytest.mark.full) for name in ("gemma4", "gemma4_moe"))], indirect=True
 )
 def test_a_step_is_the_same_in_any_split_and_state_moves_between_meshes(probed_model: Path, jax_cache: Path, tmp_path: Path) -> None:
-    one = started(setup_of(probed_model, jax_cache))
-    eight = started(setup_of(probed_model, jax_cache, EIGHT, micro=4))
+    lora = LoraSpec(rank=4, alpha=8.0, dropout=0.3)
+    one = started(setup_of(probed_model, jax_cache, lora=lora))
+    eight = started(setup_of(probed_model, jax_cache, EIGHT, micro=4, lora=lora))
     whole, split = steps(one, range(20)), steps(eight, range(20), micro=4)
     assert [step.loss for step in split] == pytest.approx([step.loss for step in whole], rel=1e-5)
     trained = eight.export()
@@ -95,7 +97,7 @@ def test_a_step_is_the_same_in_any_split_and_state_moves_between_meshes(probed_m
     one.load_state(first)
     assert all(np.array_equal(array, trained[name]) for name, array in one.export().items())
     one.save_state(second)()
-    four = started(setup_of(probed_model, jax_cache, MeshShape(data=2, fsdp=1, tp=2), micro=2))
+    four = started(setup_of(probed_model, jax_cache, MeshShape(data=2, fsdp=1, tp=2), micro=2, lora=lora))
     four.load_state(second)
     assert all(np.array_equal(array, trained[name]) for name, array in four.export().items())
     assert all(
@@ -226,7 +228,7 @@ def kept_bytes(backend: JaxBackend) -> int:
     micro = {name: array[0] for name, array in backend._put(batch_of(0))[0].items()}
 
     def backward(trained: Any) -> Any:
-        return jax.vjp(lambda values: summed_loss(program, values, backend._frozen, micro, jax.random.key(0)), trained)[1]
+        return jax.vjp(lambda values: summed_loss(program, values, backend._frozen, micro, step_key(0, 0)), trained)[1]
 
     with backend._mesh:
         return sum(array.size * array.dtype.itemsize for array in jax.tree.leaves(jax.eval_shape(backward, backend._trained)))

@@ -6,18 +6,25 @@ Qwix finds the weight that a module multiplies by and adds the low-rank product 
 
 import functools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import qwix
 from flax import nnx
 from qwix._src.interception import disable_interceptions
 from qwix._src.utils import flax_util
 
+from crossmesh.models import lora_masks
+from crossmesh.models.architecture import Weight
 from crossmesh.models.lora import LoraModule
 from crossmesh.models.placement import lora_axes
+
+_TOKENS = "_lora_tokens"
+"""What a parameter's name is followed by: the words of the tokens at hand, uint32 [2, B, T]."""
 
 
 def adapt(model: Any, modules: tuple[LoraModule, ...], dropout: float) -> Any:
@@ -29,7 +36,7 @@ def adapt(model: Any, modules: tuple[LoraModule, ...], dropout: float) -> Any:
     rules: dict[tuple[int, float], list[str]] = {}
     for one in modules:
         weight = one.target.weight
-        module = functools.reduce(lambda node, name: node[name] if isinstance(name, int) else getattr(node, name), weight.tunix, model)
+        module = _module(model, weight)
         a = jax.ShapeDtypeStruct((*weight.in_shape, one.rank), jnp.float32)
         b = jax.ShapeDtypeStruct((one.rank, *weight.out_shape), jnp.float32)
         a_axes, b_axes = lora_axes(weight)
@@ -43,6 +50,24 @@ def adapt(model: Any, modules: tuple[LoraModule, ...], dropout: float) -> Any:
         ]
     )
     return qwix.apply_lora_to_model(model, provider, rngs=nnx.Rngs(0), skip_nnx_init=True)
+
+
+def put_masks(model: Any, weights: Iterable[Weight], row_keys: Any, positions: Any, step_key: Any) -> None:
+    """Give the adapted ones among `weights` the words of their tokens, from which dropout's masks follow.
+
+    `row_keys` and `positions` are [B, T], `step_key` [2]. A model without them drops nothing.
+    """
+    tokens = lora_masks.token_words(row_keys, positions.astype(jnp.uint32))
+    for weight in weights:
+        module = _module(model, weight)
+        if hasattr(module, f"{weight.tunix_param}_lora_a"):
+            (key,) = lora_masks.module_keys([weight.hf])
+            words = jnp.stack(lora_masks.module_words(tokens, step_key ^ key))
+            setattr(module, f"{weight.tunix_param}{_TOKENS}", nnx.Variable(words))
+
+
+def _module(model: Any, weight: Weight) -> Any:
+    return functools.reduce(lambda node, name: node[name] if isinstance(name, int) else getattr(node, name), weight.tunix, model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,34 +101,44 @@ class _Provider(qwix.LoraProvider):
         module = flax_util.get_current_module()
         a = getattr(module, f"{name}_lora_a").get_value().reshape(-1, rule.rank)
         b = getattr(module, f"{name}_lora_b").get_value().reshape(rule.rank, -1)
-        if rule.dropout:
-            lhs = nnx.Dropout(rule.dropout, deterministic=False)(lhs, rngs=flax_util.make_rng("dropout"))
-        change = _low_rank(rule.scale, lhs.reshape(-1, a.shape[0]), a, b)
+        tokens = getattr(module, f"{name}{_TOKENS}", None)
+        words = None if tokens is None else tokens.get_value().reshape(2, -1)
+        change = _low_rank(rule.scale, rule.dropout, lhs.reshape(-1, a.shape[0]), a, b, words)
         return (result + change.reshape(result.shape)).astype(result.dtype)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _low_rank(scale: float, x: Any, a: Any, b: Any) -> Any:
-    """`scale` (x A) B in float32 for `x` [N, in], `a` [in, rank], `b` [rank, out]."""
-    return (x.astype(a.dtype) @ a * scale) @ b
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _low_rank(scale: float, dropout: float, x: Any, a: Any, b: Any, words: Any) -> Any:
+    """`scale` (x A) B in float32 for `x` [N, in], `a` [in, rank], `b` [rank, out]; x through dropout where there are `words` [2, N]."""
+    return (_dropped(dropout, x.astype(a.dtype), words) @ a * scale) @ b
 
 
-def _low_rank_forward(scale: float, x: Any, a: Any, b: Any) -> tuple[Any, Any]:
-    inner = x.astype(a.dtype) @ a * scale
-    return inner @ b, (x, inner, a, b)
+def _dropped(dropout: float, x: Any, words: Any) -> Any:
+    """`x` [N, in] with features dropped and the others scaled up; of a gradient of its result, the gradient of `x`."""
+    if words is None:
+        return x
+    first, second = words[:, :, None]
+    keeps = lora_masks.kept(first, second, jnp.arange(x.shape[1], dtype=jnp.uint32), lora_masks.threshold(dropout))
+    return jnp.where(keeps, x * np.float32(lora_masks.scale(dropout)), 0)
 
 
-def _low_rank_backward(scale: float, kept: Any, gradient: Any) -> tuple[Any, Any, Any]:
+def _low_rank_forward(scale: float, dropout: float, x: Any, a: Any, b: Any, words: Any) -> tuple[Any, Any]:
+    inner = _dropped(dropout, x.astype(a.dtype), words) @ a * scale
+    return inner @ b, (x, inner, a, b, words)
+
+
+def _low_rank_backward(scale: float, dropout: float, kept: Any, gradient: Any) -> tuple[Any, Any, Any, Any]:
     """JAX's own rule would contract [N, out] and [N, in] as the first operand, which XLA's CPU backend does by transposing them.
 
-    With the narrow [N, rank] operand first there is nothing to transpose: a third of a step's time at SmolLM2's sizes.
+    With the narrow [N, rank] operand first there is nothing to transpose: a third of a step's time at SmolLM2's sizes. The mask is
+    computed again rather than kept.
     """
-    x, inner, a, b = kept
+    x, inner, a, b, words = kept
     outer = gradient @ b.T * scale
     over_rows = (((0,), (0,)), ((), ()))
     of_b = jax.lax.dot_general(inner, gradient, over_rows)
-    of_a = jax.lax.dot_general(outer, x.astype(a.dtype), over_rows).T
-    return (outer @ a.T).astype(x.dtype), of_a, of_b
+    of_a = jax.lax.dot_general(outer, _dropped(dropout, x.astype(a.dtype), words), over_rows).T
+    return _dropped(dropout, outer @ a.T, words).astype(x.dtype), of_a, of_b, None
 
 
 # JAX runs these when it likes; Qwix must look away, or it takes the factors for weights to adapt.

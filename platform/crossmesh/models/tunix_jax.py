@@ -27,7 +27,7 @@ from crossmesh.models.families import family_of
 from crossmesh.models.families_jax import make_model
 from crossmesh.models.layers_jax import DTYPES, Settings
 from crossmesh.models.lora import LoraModule
-from crossmesh.models.lora_jax import adapt
+from crossmesh.models.lora_jax import adapt, put_masks
 from crossmesh.models.nf4_jax import abstract_nf4, quantise
 from crossmesh.models.placement import Axes, lora_axes, nf4_tile, weight_axes
 from crossmesh.models.sharding_jax import constrain
@@ -206,18 +206,29 @@ def _whole(array: Any) -> HostArray:
 
 
 def hidden_states(
-    structure: Structure, trained: Any, frozen: Any, tokens: Any, positions: Any, segment_ids: Any, dropout_key: Any = None
+    structure: Structure,
+    trained: Any,
+    frozen: Any,
+    tokens: Any,
+    positions: Any,
+    segment_ids: Any,
+    masks: tuple[Any, Any] | None = None,
 ) -> Any:
     """Run the decoder. `tokens`, `positions` and `segment_ids` are [B, T]; returns [B, T, hidden] in the compute precision.
 
-    A token sees what precedes it in its own segment. `dropout_key` feeds LoRA dropout and must be given when the adapter has one.
+    A token sees what precedes it in its own segment. With `masks`, the keys of the tokens' rows [B, T] and of the step [2], an adapter
+    that has dropout drops.
     """
     model = nnx.merge(structure.graph, in_compute_precision(structure, trained), frozen)
-    if dropout_key is not None:
-        # A stream for every adapted module: what one draws does not depend on how another is checkpointed.
-        adapted = [module for _, module in model.iter_modules() if any(name.endswith("_lora_a") for name in vars(module))]
-        for index, module in enumerate(adapted):
-            module.qwix_rngs = nnx.Rngs(dropout=jax.random.fold_in(dropout_key, index))
+    if masks is not None:
+        layers = range(len(structure.architecture.layers))
+        put_masks(
+            model,
+            (weight for index in layers for weight in projections(structure.architecture, index).values()),
+            masks[0],
+            positions,
+            masks[1],
+        )
     hidden, _ = model(tokens, positions, None, segment_ids)
     return constrain(hidden, BATCH_AXES, None, None)
 

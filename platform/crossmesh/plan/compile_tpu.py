@@ -31,7 +31,7 @@ from crossmesh.plan.workers import Fields, answer_questions
 from crossmesh.spec.training import LoraSpec, ModelSpec, OptimSpec
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.jax_backend import program_of, set_precision
-from crossmesh.train.step_jax import Program, jitted_step, knobs_of
+from crossmesh.train.step_jax import BATCH_DTYPES, Program, jitted_step, knobs_of
 
 _log = logging.getLogger(__name__)
 
@@ -162,12 +162,11 @@ def abstract_arguments(program: Program, fields: Fields, mesh: Any) -> Arguments
     accumulation = 2 if fields["accumulates"] else 1
     shape = (accumulation, fields["micro"] * MeshShape(**fields["mesh"]).batch_ways, fields["length"])
     split = NamedSharding(mesh, PartitionSpec(None, BATCH_AXES, None))
-    dtypes = {"tokens": np.int32, "loss_mask": np.bool_, "positions": np.int32, "segment_ids": np.int32}
     return Arguments(
         trained=trained,
         moments=optax.ScaleByAdamState(count=count, mu=trained, nu=trained),
         frozen=abstract(structure.frozen),
-        batch={name: jax.ShapeDtypeStruct(shape, dtype, sharding=split) for name, dtype in dtypes.items()},
+        batch={name: jax.ShapeDtypeStruct(shape, dtype, sharding=split) for name, dtype in BATCH_DTYPES.items()},
         live=np.int32(accumulation),
         knobs=knobs_of(OptimSpec(), 0, 0.0, 0),
     )

@@ -10,15 +10,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
-from torch.nn import functional
 
 from crossmesh.adapters.initial import PEFT_PREFIX
 from crossmesh.data.batches import PackedBatch
@@ -26,6 +23,7 @@ from crossmesh.errors import InputError
 from crossmesh.files import write_json
 from crossmesh.hardware.mesh import AXES, MeshShape
 from crossmesh.models.families import read_architecture
+from crossmesh.models.lora_masks_torch import mask_words
 from crossmesh.plan.allocations import peak_by_kind
 from crossmesh.plan.trace_gpu_recorder import Recorder
 from crossmesh.plan.workers import answer_questions
@@ -65,7 +63,9 @@ def _traced(setup: TrainingSetup, batch: PackedBatch) -> dict[str, Any]:
     with _fake_ranks(setup.mesh) as ranks:
         model, axes = assemble(setup, architecture, ranks)
         model.rows = loss_rows(on_cpu=False)
-        with FakeTensorMode(allow_non_fake_inputs=True), mock.patch.object(functional, "dropout", _gpu_dropout), recorder:
+        if model.masks is not None:
+            model.masks.block = mask_words(on_cpu=False)
+        with FakeTensorMode(allow_non_fake_inputs=True), recorder:
             held = allocate(model, axes, ranks)
             for name, one in held.items():
                 recorder.name("adapter" if name.startswith(PEFT_PREFIX) else "weights", [local(one.parameter)])
@@ -82,14 +82,6 @@ def _traced(setup: TrainingSetup, batch: PackedBatch) -> dict[str, Any]:
         "flops": recorder.flops / count,
         "bytes": recorder.traffic / count,
     }
-
-
-def _gpu_dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002, ARG001  # torch's names
-    """As on a GPU, which keeps a byte for each value; a CPU keeps the mask in the precision of the values."""
-    if not training or p == 0:
-        return input
-    dropped: Tensor = torch.native_dropout(input, p, training)[0]
-    return dropped
 
 
 def setup_of(question: Mapping[str, Any], folder: Path) -> TrainingSetup:

@@ -10,6 +10,7 @@ from typing import Any
 
 from crossmesh.files import canonical_json, digest_text
 from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.training import LORA_MASKS
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def science_record(spec: ExperimentSpec, facts: ScienceFacts) -> Record:
                 "loss_scope": "assistant",
             },
             "trained": "full" if spec.lora.full else "lora",
-            "lora": {} if spec.lora.full else {**facts.lora, "dropout": spec.lora.dropout, "seed": spec.lora.seed},
+            "lora": {} if spec.lora.full else {**facts.lora, **_dropout(spec), "seed": spec.lora.seed},
             "optimizer": {"name": "adamw", "schedule": "warmup_cosine", **optim},
             "precision": {
                 "compute": spec.model.dtype,
@@ -69,6 +70,12 @@ def science_record(spec: ExperimentSpec, facts: ScienceFacts) -> Record:
             "steps": [list(rows) for rows in facts.step_rows],
         }
     )
+
+
+def _dropout(spec: ExperimentSpec) -> dict[str, Any]:
+    """How much is dropped, and what says which: masks are a function of seed, step, row, position, module and feature alone."""
+    masks = {"dropout_masks": LORA_MASKS} if spec.lora.dropout else {}
+    return {"dropout": spec.lora.dropout, **masks}
 
 
 def _packing_science(spec: ExperimentSpec) -> Any:

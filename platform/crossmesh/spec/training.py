@@ -20,6 +20,8 @@ PACKINGS = ("none", "step", "stream")
 REMATS = ("none", "layer", "dots")
 ATTENTIONS = {"torch": ("plain", "sdpa", "flex", "flash"), "jax": ("plain", "splash")}
 """Attention kernels by backend; `auto` is the first choice of the backend on the hardware."""
+LORA_MASKS = "lowbias32: row, position, module, step, feature"
+"""How LoRA dropout chooses (`models/lora_masks.py`); a change of it changes what runs with dropout learn."""
 LORA_TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
 AUTO = "auto"
 
@@ -104,6 +106,8 @@ class LoraSpec:
     """0 makes no adapter: all weights are trained (full fine-tuning, for small models)."""
     alpha: float = 32.0
     dropout: float = 0.0
+    """Share of the adapter's inputs that is dropped in training, in steps of 1/65,536. What is dropped follows from `seed`, step, row,
+    position, module and feature alone: it is the same on both backends and in every split of the batch."""
     targets: tuple[str, ...] = LORA_TARGETS
     """Projections by their logical names; expanded to concrete modules from one table (`models/targets.py`)."""
     use_rslora: bool = False

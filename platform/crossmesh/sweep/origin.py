@@ -70,7 +70,7 @@ def check_origin(origin: Origin, science: Record, spec: ExperimentSpec, tracker:
 
 
 def _shape(part: Any) -> Any:
-    return {key: value for key, value in part.items() if key != "dropout"} if isinstance(part, Mapping) else part
+    return {key: value for key, value in part.items() if not key.startswith("dropout")} if isinstance(part, Mapping) else part
 
 
 def _first_line(error: Exception) -> str:

@@ -33,7 +33,7 @@ from crossmesh.train.backend import FloatArray, Saving, StepMetrics, TrainingSet
 from crossmesh.train.checkpoint_jax import StateFiles
 from crossmesh.train.loss_jax import LossHead
 from crossmesh.train.schedule import learning_rate
-from crossmesh.train.step_jax import Program, jitted_step, knobs_of, mean_loss
+from crossmesh.train.step_jax import BATCH_DTYPES, Program, jitted_step, knobs_of, mean_loss
 
 _log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class JaxBackend:
         """The batch on the mesh, sequences over data and fsdp, padded to the most micro-batches of a step; and how many it has."""
         if not batch.loss_tokens:
             raise CrossmeshError("A batch has no token that carries loss. Check data.max_length and that rows have assistant turns.")
-        arrays = {"tokens": batch.tokens, "loss_mask": batch.loss_mask, "positions": batch.positions, "segment_ids": batch.segment_ids}
+        arrays = {name: getattr(batch, name) for name in BATCH_DTYPES}
         live = batch.tokens.shape[0]
         padding = ((0, max(self._setup.accumulation - live, 0)), (0, 0), (0, 0))
         place = NamedSharding(self._mesh, PartitionSpec(None, BATCH_AXES, None))
@@ -165,15 +165,9 @@ class JaxBackend:
 
     def _compile_lazily(self) -> None:
         program, layout = self._program, functools.partial(jax.tree.map, lambda array: array.sharding)
-        # Dropout is part of the graph that Qwix made: evaluation has a graph without it.
-        measured = program
-        if program.dropout:
-            lora = replace(self._setup.lora, dropout=0.0)
-            plain = tunix_jax.build(self._architecture, program.structure.settings, lora, self._modules)
-            measured = replace(program, structure=plain, dropout=False)
         self._take_step = jitted_step(program, layout(self._trained), layout(self._moments), self._mesh)
         scalar = NamedSharding(self._mesh, PartitionSpec())
-        self._take_loss = jax.jit(functools.partial(mean_loss, measured), out_shardings=scalar)
+        self._take_loss = jax.jit(functools.partial(mean_loss, program), out_shardings=scalar)
 
 
 def _configure(setup: TrainingSetup) -> None:

@@ -21,7 +21,8 @@ from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.attention_torch import check_kernel
 from crossmesh.models.hf_torch import DTYPES, ModelInputs, Slices, empty_base, fill, hidden_states, output_weight, quantized_base
-from crossmesh.models.lora import LoraModule, largest_rank
+from crossmesh.models.lora import LoraModule, largest_rank, targets_of
+from crossmesh.models.lora_masks_torch import LoraDropout, LoraMasks
 from crossmesh.models.placement import place
 from crossmesh.models.quantization import check_torch_quantization
 from crossmesh.models.targets import all_weights
@@ -64,8 +65,10 @@ class Trained:
 class LossModel(nn.Module):
     """Decoder and loss head: from tokens to the summed loss. One module, so that FSDP gathers the output weight for both."""
 
-    def __init__(self, base: Any, architecture: Architecture, ranks: Ranks) -> None:
+    def __init__(self, base: Any, architecture: Architecture, ranks: Ranks, masks: LoraMasks | None = None) -> None:
         super().__init__()
+        self.masks = masks
+        """Of LoRA dropout, to be started before every micro-batch; None where there is none."""
         self.base, self.architecture, self.group = base, architecture, ranks.group("tp")
         self.rows = loss_rows(on_cpu=ranks.device == "cpu")
 
@@ -117,13 +120,15 @@ def assemble(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> 
     if setup.lora.full:
         base.requires_grad_(True)
     modules = modules_of(setup.lora, setup.start, architecture)
+    masks = None
     if modules:
         _adapt(base, setup, modules)
+        masks = _mask(base, setup, modules, on_cpu=ranks.device == "cpu")
     layers = base.get_submodule(f"{architecture.prefix}layers")
-    _rematerialize(layers, setup.remat, bool(setup.lora.dropout), largest_rank(modules))
+    _rematerialize(layers, setup.remat, largest_rank(modules))
     apply_tensor_parallel(base, architecture, ranks)
     axes = {_export_name(name): tp_axis(parameter) for name, parameter in base.named_parameters()}
-    model = LossModel(base, architecture, ranks)
+    model = LossModel(base, architecture, ranks, masks)
     apply_fsdp(model, layers, ranks)
     return model, axes
 
@@ -150,6 +155,17 @@ def _adapt(base: Any, setup: TrainingSetup, modules: tuple[LoraModule, ...]) -> 
     get_peft_model(base, config, autocast_adapter_dtype=True, low_cpu_mem_usage=setup.model.quantization == "none")
 
 
+def _mask(base: Any, setup: TrainingSetup, modules: tuple[LoraModule, ...], *, on_cpu: bool) -> LoraMasks | None:
+    """Put dropout whose masks do not depend on the framework where PEFT put torch's; returns what its masks come from."""
+    if not setup.lora.dropout:
+        return None
+    masks = LoraMasks([module.target.hf for module in modules], setup.lora.seed, on_cpu=on_cpu)
+    for target in targets_of(modules):
+        dropout = LoraDropout(masks, target.hf, setup.lora.dropout, 0, target.in_features)
+        base.get_submodule(target.hf).lora_dropout["default"] = dropout
+    return masks
+
+
 def _export_name(name: str) -> str:
     """Name of a parameter outside: PEFT's for a LoRA array, the checkpoint's for a base weight."""
     if ".lora_" in name:
@@ -157,11 +173,11 @@ def _export_name(name: str) -> str:
     return name.replace(".base_layer", "")
 
 
-def _rematerialize(layers: Any, policy: str, dropout: bool, rank: int) -> None:
+def _rematerialize(layers: Any, policy: str, rank: int) -> None:
     """Make the backward pass compute again what `policy` says, layer by layer; inside FSDP, which gathers a layer's weights once for it."""
     if policy == "none":
         return
-    arguments: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": dropout}
+    arguments: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
     if policy == "dots":
         arguments["context_fn"] = functools.partial(create_selective_checkpoint_contexts, functools.partial(_keep, rank))
     for layer in layers:

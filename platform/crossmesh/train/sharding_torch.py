@@ -8,7 +8,6 @@ parameters lie in the same FSDP group as the frozen base: FSDP2 gathers mixed pr
 import functools
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -18,6 +17,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from torch.nn.functional import embedding
 
 from crossmesh.models.architecture import Architecture
+from crossmesh.models.lora_masks_torch import LoraDropout
 from crossmesh.models.targets import expand_targets
 from crossmesh.spec.training import LORA_TARGETS
 from crossmesh.train.ranks_torch import Ranks, SumOverRanks
@@ -41,8 +41,8 @@ def apply_tensor_parallel(model: Any, architecture: Architecture, ranks: Ranks) 
         _divide(module.base_layer, mesh, style())
         _divide(module.lora_A["default"] if rows else module.lora_B["default"], mesh, style())
         dropout = module.lora_dropout["default"]
-        if rows and isinstance(dropout, nn.Dropout):
-            module.lora_dropout["default"] = _DividedDropout(dropout.p, mesh)
+        if rows and isinstance(dropout, LoraDropout):
+            module.lora_dropout["default"] = dropout.part(mesh.get_local_rank(), mesh.size())
     tables = [model.get_submodule(f"{architecture.prefix}embed_tokens")]
     if architecture.per_layer_input:
         tables.append(model.get_submodule(f"{architecture.prefix}embed_tokens_per_layer"))
@@ -76,22 +76,6 @@ def _look_up(table: Any, mesh: DeviceMesh, tokens: Tensor) -> Tensor:
     total: Tensor = SumOverRanks.apply(found, mesh.get_group())
     scale = getattr(table, "embed_scale", None)  # Gemma's embeddings are scaled.
     return total if scale is None else total * scale.to(total.dtype)
-
-
-class _DividedDropout(nn.Module):
-    """Dropout of an activation whose last axis is divided: each rank takes its part of one mask, so that no two parts are dropped alike."""
-
-    def __init__(self, probability: float, mesh: DeviceMesh) -> None:
-        super().__init__()
-        self.probability, self.mesh = probability, mesh
-
-    def forward(self, activation: Tensor) -> Tensor:
-        """Drop and scale up, as `nn.Dropout` does."""
-        if not self.training:
-            return activation
-        whole = torch.ones((*activation.shape[:-1], activation.shape[-1] * self.mesh.size()), device=activation.device)
-        mask = nn.functional.dropout(whole, self.probability).chunk(self.mesh.size(), dim=-1)[self.mesh.get_local_rank()]
-        return activation * mask.to(activation.dtype)
 
 
 def apply_fsdp(model: nn.Module, layers: Any, ranks: Ranks) -> None:

@@ -15,12 +15,15 @@ import numpy as np
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from crossmesh.models.lora_masks import step_key
 from crossmesh.models.tunix_jax import Structure, hidden_states, output_weight
 from crossmesh.spec.training import OptimSpec
 from crossmesh.train.loss_jax import LossHead, summed_nll
 
+BATCH_DTYPES = {"tokens": np.int32, "loss_mask": np.bool_, "positions": np.int32, "segment_ids": np.int32, "row_keys": np.uint32}
+"""The arrays of a `PackedBatch` that a step takes."""
 Batch = Mapping[str, Any]
-"""`tokens`, `loss_mask`, `positions`, `segment_ids`, each [accumulation, sequences, length]."""
+"""Those arrays by name, each [accumulation, sequences, length]."""
 
 
 @dataclass(frozen=True)
@@ -49,21 +52,17 @@ def knobs_of(optim: OptimSpec, seed: int, rate: float, step: int) -> dict[str, A
         "rate": np.float32(rate),
         "weight_decay": np.float32(optim.weight_decay),
         "clip_norm": np.float32(optim.clip_norm),
-        "seed": np.uint32(seed),
-        "step": np.uint32(step),
+        "masks": step_key(seed, step),
     }
 
 
 def train_step(program: Program, trained: Any, moments: Any, frozen: Any, batch: Batch, live: Any, knobs: Mapping[str, Any]) -> Any:
     """One AdamW step on the mean loss of the `live` micro-batches: new trained state, new moments, loss, gradient norm before clipping."""
     total = _loss_tokens(batch)
-    key = jax.random.fold_in(jax.random.key(knobs["seed"]), knobs["step"])
 
     def gradient_of(index: Any) -> Any:
         micro = {name: array[index] for name, array in batch.items()}
-        return jax.value_and_grad(lambda values: summed_loss(program, values, frozen, micro, jax.random.fold_in(key, index)) / total)(
-            trained
-        )
+        return jax.value_and_grad(lambda values: summed_loss(program, values, frozen, micro, knobs["masks"]) / total)(trained)
 
     if batch["tokens"].shape[0] == 1:
         loss, gradient = gradient_of(0)
@@ -85,7 +84,7 @@ def jitted_step(program: Program, trained: Any, moments: Any, mesh: Any) -> Any:
 
 
 def mean_loss(program: Program, trained: Any, frozen: Any, batch: Batch, live: Any) -> Any:
-    """Mean loss of the `live` micro-batches. The program must be one without dropout."""
+    """Mean loss of the `live` micro-batches, without dropout."""
 
     def body(index: Any, sum_: Any) -> Any:
         return sum_ + summed_loss(program, trained, frozen, {name: array[index] for name, array in batch.items()}, None)
@@ -94,9 +93,10 @@ def mean_loss(program: Program, trained: Any, frozen: Any, batch: Batch, live: A
 
 
 def summed_loss(program: Program, trained: Any, frozen: Any, micro: Batch, key: Any) -> Any:
-    """Summed nll of one micro-batch of [sequences, length] arrays; `key` draws the dropout of a program that has one."""
+    """Summed nll of one micro-batch of [sequences, length] arrays; with the step's `key` a program that has dropout drops."""
     structure, segments = program.structure, micro["segment_ids"]
-    hidden = hidden_states(structure, trained, frozen, micro["tokens"], micro["positions"], segments, key if program.dropout else None)
+    masks = (micro["row_keys"], key) if program.dropout and key is not None else None
+    hidden = hidden_states(structure, trained, frozen, micro["tokens"], micro["positions"], segments, masks)
     # Position t predicts t + 1: row t has target tokens[t + 1] and carries loss where loss_mask[t + 1] does. The last row has none.
     targets = jnp.roll(micro["tokens"], -1, axis=1)
     carries = jnp.roll(micro["loss_mask"].at[:, 0].set(False), -1, axis=1)

@@ -31,8 +31,6 @@ FloatArray = npt.NDArray[np.float32]
 
 _log = logging.getLogger(__name__)
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-_SEED_STRIDE = 0x9E3779B97F4A7C15
-"""Odd and large, so that neighbouring ranks draw from seeds far apart."""
 
 
 class TorchBackend:
@@ -68,9 +66,6 @@ class TorchBackend:
     def step(self, batch: PackedBatch) -> StepMetrics:
         """Take one optimizer step over all micro-batches of `batch`; this rank computes its sequences."""
         setup, ranks = self._setup, self._ranks
-        if setup.lora.dropout:
-            # Dropout follows from seed, step and part of the batch alone, so that a resumed run draws what an uninterrupted one would.
-            torch.manual_seed((((setup.lora.seed << 32) + self._step) + ranks.batch_way * _SEED_STRIDE) % 2**63)
         self._set_training(True)
         scale = 1 / self._loss_tokens(batch)
         nll = torch.zeros((), device=self._device)
@@ -114,6 +109,8 @@ class TorchBackend:
         """Summed negative log-likelihood of the loss tokens in this rank's sequences of a micro-batch; they may have none."""
         own = self._ranks.sequences(batch.tokens.shape[1])
         tokens, positions, segments = (array[index, own] for array in (batch.tokens, batch.positions, batch.segment_ids))
+        if self._model.masks is not None and self._model.training:
+            self._model.masks.start(self._step, batch.row_keys[index, own], positions, self._device)
         inputs = model_inputs(self._setup.attention, self._architecture, self._dtype, tokens, positions, segments, self._device)
         targets = np.flatnonzero(batch.loss_mask[index, own])
         # A token is predicted from the place before it.

@@ -38,16 +38,16 @@ ADAPTER_BOUND = 1e-2
 MOVED_BOUND = 0.05
 """How far an adapter must have gone, relative to where it began: two runs that learn nothing are alike and prove nothing."""
 
-_TINY = {"llama": UNSAID, "gemma4": ModelSpec("gemma4", "random://tiny_gemma4@0")}
+_FURTHEST = ModelSpec("gemma4", "random://tiny_gemma4@0")
+_DROPOUT = 0.05
+"""The paper's; both backends drop the same."""
 
 
 def verify_training_parity(spec: ExperimentSpec, folder: Path, console: Console) -> CheckResult:
     """Train `spec` on every backend from the same initial values and compare what came out.
 
-    Raises `InputError` for dropout (each framework draws its own), full fine-tuning (there is no adapter to compare), and hardware
-    that a backend does not train on.
+    Raises `InputError` for full fine-tuning (there is no adapter to compare), and hardware that a backend does not train on.
     """
-    require(not spec.lora.dropout, "lora.dropout", spec.lora.dropout, "0 in this check: each framework draws masks of its own")
     require(not spec.lora.full, "lora.rank", spec.lora.rank, "a positive rank in this check: it compares adapters")
     require(not spec.lora.adapter, "lora.adapter", spec.lora.adapter, "nothing in this check: both backends start from the seed")
     for backend in BACKENDS:
@@ -55,8 +55,7 @@ def verify_training_parity(spec: ExperimentSpec, folder: Path, console: Console)
     limits: list[Limit] = []
     figures: dict[str, Any] = {"steps": spec.optim.steps, "packing": spec.packing.mode, "mesh": str(spec.mesh_shape)}
     with ray_session(spec.storage):
-        for name, model in _models(spec.model).items():
-            one = replace(spec, model=model)
+        for name, one in _cases(spec).items():
             base = fetch(one)
             runs = {backend: _train(one, backend, base, folder / f"{name}-{backend}", console) for backend in BACKENDS}
             judged, measured = compare(one, read_architecture(base.path), runs)
@@ -88,6 +87,7 @@ def compare(spec: ExperimentSpec, architecture: Architecture, runs: dict[str, Tr
         limits += [Limit("loss_difference", max(differences), LOSS_BOUND), Limit("adapter_difference", away, ADAPTER_BOUND)]
     figures = {
         "dtype": spec.model.dtype,
+        "dropout": spec.lora.dropout,
         "loss_difference": differences,
         "worst_step": 1 + differences.index(max(differences)),
         "adapter_difference": away,
@@ -100,9 +100,12 @@ def compare(spec: ExperimentSpec, architecture: Architecture, runs: dict[str, Tr
     return limits, figures
 
 
-def _models(model: ModelSpec) -> dict[str, ModelSpec]:
-    """The spec's model; the job's default brings the family along that is furthest from it."""
-    return _TINY if model == UNSAID else {model.family: model}
+def _cases(spec: ExperimentSpec) -> dict[str, ExperimentSpec]:
+    """The spec itself; without a model of its own the family that is furthest from the default as well, with dropout."""
+    if spec.model != UNSAID:
+        return {spec.model.family: spec}
+    dropout = spec.lora.dropout or _DROPOUT
+    return {"llama": spec, "gemma4": replace(spec, model=_FURTHEST, lora=replace(spec.lora, dropout=dropout))}
 
 
 def _train(spec: ExperimentSpec, backend: str, model: ModelFolder, folder: Path, console: Console) -> TrainResult:

@@ -114,7 +114,6 @@ def test_each_backend_gets_a_kernel_that_it_has():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"lora": LoraSpec(dropout=0.1)}, r"lora\.dropout=0\.1 .*masks of its own"),
         ({"lora": LoraSpec(rank=0)}, r"lora\.rank=0 .*compares adapters"),
         ({"hardware": HardwareSpec("tpu_v6e_8")}, "does not train on hardware"),
     ],
