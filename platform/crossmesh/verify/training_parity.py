@@ -55,7 +55,7 @@ def verify_training_parity(spec: ExperimentSpec, folder: Path, console: Console)
     limits: list[Limit] = []
     figures: dict[str, Any] = {"steps": spec.optim.steps, "packing": spec.packing.mode, "mesh": str(spec.mesh_shape)}
     with ray_session(spec.storage):
-        for name, one in _cases(spec).items():
+        for name, one in cases(spec).items():
             base = fetch(one)
             runs = {backend: _train(one, backend, base, folder / f"{name}-{backend}", console) for backend in BACKENDS}
             judged, measured = compare(one, read_architecture(base.path), runs)
@@ -100,7 +100,7 @@ def compare(spec: ExperimentSpec, architecture: Architecture, runs: dict[str, Tr
     return limits, figures
 
 
-def _cases(spec: ExperimentSpec) -> dict[str, ExperimentSpec]:
+def cases(spec: ExperimentSpec) -> dict[str, ExperimentSpec]:
     """The spec itself; without a model of its own the family that is furthest from the default as well, with dropout."""
     if spec.model != UNSAID:
         return {spec.model.family: spec}

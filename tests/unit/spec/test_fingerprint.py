@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from crossmesh.spec import fingerprint
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.fingerprint import Record, ScienceFacts, science_record, system_record, trial_identity
 from crossmesh.spec.services import TrackingSpec
@@ -57,6 +58,14 @@ def test_science_ignores_what_only_changes_speed(same):
 )
 def test_science_changes_with_what_is_learnt(other):
     assert science_record(other, FACTS).digest != science_record(SPEC, FACTS).digest
+
+
+def test_how_dropout_chooses_is_science_where_there_is_dropout(monkeypatch):
+    dropped = replace(SPEC, lora=LoraSpec(dropout=0.1))
+    before = science_record(dropped, FACTS).digest, science_record(SPEC, FACTS).digest
+    monkeypatch.setattr(fingerprint, "LORA_MASKS", "another choice")
+    assert science_record(dropped, FACTS).digest != before[0]
+    assert science_record(SPEC, FACTS).digest == before[1]
 
 
 FACTS_NAMED = ("weights_digest", "tokenizer_digest", "template_digest", "data_digest", "lora", "step_rows", "resumed_from")

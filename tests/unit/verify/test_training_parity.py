@@ -19,7 +19,8 @@ from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.training import BackendSpec, HardwareSpec, LoraSpec, ModelSpec
 from crossmesh.train.events import StepEvent
 from crossmesh.train.launch import TrainResult
-from crossmesh.verify.training_parity import compare, on_backend, verify_training_parity
+from crossmesh.verify.checks import UNSAID
+from crossmesh.verify.training_parity import cases, compare, on_backend, verify_training_parity
 
 SPEC = ExperimentSpec(model=ModelSpec("gemma4", "random://tiny_gemma4@0"), lora=LoraSpec(rank=2, targets=("q", "k", "v")))
 
@@ -103,6 +104,15 @@ def test_in_bfloat16_the_drift_is_reported_and_the_modules_are_judged(tmp_path, 
     assert broken == set()
     assert set(limits) == {"different_modules", "moved"}
     assert max(figures["loss_difference"]) == pytest.approx(0.1)
+
+
+def test_without_a_model_one_of_two_has_dropout_and_the_users_own_is_kept():
+    unsaid = replace(SPEC, model=UNSAID)
+    assert {name: case.lora.dropout for name, case in cases(unsaid).items()} == {"llama": 0.0, "gemma4": 0.05}
+    asked = replace(unsaid, lora=LoraSpec(dropout=0.3))
+    assert {name: case.lora.dropout for name, case in cases(asked).items()} == {"llama": 0.3, "gemma4": 0.3}
+    own = replace(asked, model=ModelSpec("qwen3", "random://tiny_qwen3@0"))
+    assert cases(own) == {"qwen3": own}
 
 
 def test_each_backend_gets_a_kernel_that_it_has():
