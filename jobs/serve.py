@@ -9,11 +9,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
-from crossmesh.cluster import ray_session
+from crossmesh.cluster import ray_session, users_cluster
 from crossmesh.console import Console
 from crossmesh.pipeline.serving import change_keys, serve_until_interrupted
 from crossmesh.plan.gate import gate_serving
 from crossmesh.plan.planner import own_planner
+from crossmesh.serve.applications import check_local_port
 from crossmesh.spec.compose import Job, JobKeys, run_job
 
 
@@ -33,6 +34,8 @@ def run(job: Job[ServeKeys]) -> None:
         change_keys(job.spec.storage.path, job.keys.add_key, job.keys.revoke_key, Console(), job.keys.output)
         return
     gate_serving(job.spec, own_planner(job.spec))
+    if users_cluster() is None:
+        check_local_port(job.spec.serve.host, job.spec.serve.port)
     with ray_session(job.spec.storage):
         serve_until_interrupted(job.spec, Console(), job.keys.output)
 

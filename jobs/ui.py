@@ -7,7 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
-from crossmesh.errors import require
+from crossmesh.errors import InputError, require
+from crossmesh.ports import free_port, port_taken
 from crossmesh.spec.compose import Job, JobKeys, run_job
 from crossmesh.track.tracker import UI_PORT, Tracker
 
@@ -27,6 +28,10 @@ class UiKeys(JobKeys):
 def run(job: Job[UiKeys]) -> None:
     """Say where the prepared views are and become MLflow's UI; Ctrl-C ends it. A server that has one is left to show them."""
     tracker = Tracker(job.spec.tracking, job.spec.storage)
+    if not tracker.has_ui and (holder := port_taken("127.0.0.1", job.keys.port)):
+        raise InputError(
+            f"port={job.keys.port}: the port of 127.0.0.1 is taken by {holder}. Give another, e.g. port={free_port()}; or end that process."
+        )
     address = tracker.uri.rstrip("/") if tracker.has_ui else f"http://127.0.0.1:{job.keys.port}"
     for title, place in tracker.prepare_views(address).items():
         print(f"{title}\n  {place}", file=sys.stderr)

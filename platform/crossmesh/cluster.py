@@ -62,12 +62,12 @@ def ray_session(storage: StorageSpec) -> Iterator[Session]:
     if ray.is_initialized():
         yield Session(ray.get_runtime_context().gcs_address, False, None)
         return
-    address = _users_cluster()
+    address = users_cluster()
     with _existing(address) if address else _local(storage) as session, _terminate_like_interrupt():
         yield session
 
 
-def _users_cluster() -> str | None:
+def users_cluster() -> str | None:
     """The cluster that the user names; None for a local Ray, which `RAY_ADDRESS=local` asks for in Ray's own words."""
     address = os.environ.get("RAY_ADDRESS")
     return None if address in (None, "", "local") else address
@@ -78,7 +78,7 @@ def require_chips(device: Device, chips: int) -> None:
 
     A cluster of the user's may still grow, so there nothing is said.
     """
-    if isinstance(device, Cpu) or _users_cluster() is not None:
+    if isinstance(device, Cpu) or users_cluster() is not None:
         return
     kind = "GPU" if isinstance(device, Gpu) else "TPU"
     found = int(ray.cluster_resources().get(kind, 0))

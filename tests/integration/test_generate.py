@@ -15,6 +15,7 @@ from crossmesh.evaluate.harness import evaluate_endpoint, open_task
 from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.results import read_result
 from crossmesh.evaluate.tasks import load_task
+from crossmesh.origin import HEADER, Origin, ServerChangedError
 from crossmesh.spec.evaluation import EvalSpec
 from crossmesh.spec.training import DataSpec, RtlSpec
 from openai_endpoint import KEY, Endpoint
@@ -32,10 +33,9 @@ def endpoint() -> Iterator[Endpoint]:
     server.stop()
 
 
-def ask(endpoint, tmp_path, spec=EVAL, problems=PROBLEMS, model="base", key=KEY, progress=lambda done, total: None):
-    return asyncio.run(
-        generate(endpoint.url, key, model, problems, spec, path=tmp_path / "samples.jsonl", identity={"model": model}, on_progress=progress)
-    )
+def ask(endpoint, tmp_path, spec=EVAL, problems=PROBLEMS, model="base", key=KEY, progress=lambda done, total: None, origin=None):
+    kept = {"path": tmp_path / "samples.jsonl", "identity": {"model": model}}
+    return asyncio.run(generate(endpoint.url, key, model, problems, spec, **kept, on_progress=progress, origin=origin))
 
 
 def test_answers_come_in_order_with_their_own_seeds_and_bounded_concurrency(endpoint, tmp_path):
@@ -94,18 +94,21 @@ def test_an_interrupted_run_keeps_its_answers(endpoint, tmp_path):
 
 def test_an_endpoint_that_is_gone_is_noticed_before_every_problem_was_tried(endpoint, tmp_path, monkeypatch):
     monkeypatch.setattr(room, "_MAX_RETRIES", 0)
-    url, endpoint.url = endpoint.url, "http://127.0.0.1:1"
+    url, origin = endpoint.url, Origin(endpoint.url, KEY)
+    endpoint.url = "http://127.0.0.1:1"
     attempts = []
     many = tuple(replace(PROBLEMS[0], id=f"q{index}") for index in range(200))
     with pytest.raises(GenerationError, match=r"0 of 200 answers .*connection: (4|5|6|7);"):
-        ask(endpoint, tmp_path, problems=many, progress=lambda done, total: attempts.append(done))
+        ask(endpoint, tmp_path, problems=many, progress=lambda done, total: attempts.append(done), origin=origin)
     assert len(attempts) <= 8
     endpoint.url = url
 
 
 def test_a_wrong_key_and_an_unknown_model_are_the_users_mistakes(endpoint, tmp_path):
-    with pytest.raises(InputError, match=r"refused to serve the model 'base'.*wrong key"):
+    with pytest.raises(InputError, match=r"does not list the models \(status 401.*wrong key"):
         ask(endpoint, tmp_path, key="other")
+    with pytest.raises(InputError, match=r"refused to serve the model 'base'.*wrong key"):
+        ask(endpoint, tmp_path, key="other", origin=Origin(endpoint.url, KEY))
     with pytest.raises(InputError, match=r"refused to serve the model 'jax'.*no such model"):
         ask(endpoint, tmp_path / "b", model="jax")
     assert len(endpoint.requests) <= 8
@@ -184,3 +187,34 @@ def test_the_driver_side_loads_no_framework():
         [sys.executable, "-c", code], env={"PYTHONPATH": str(Path(room.__file__).parents[2])}, capture_output=True, text=True, check=True
     )
     assert shown.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("every", [1, 3, 7])
+def test_answers_of_two_servers_on_one_port_are_never_mixed(endpoint, tmp_path, every):
+    one, other = {HEADER: "a" * 64}, {HEADER: "b" * 64}
+    endpoint.headers = [one] * 9 + [*[one] * every, other]
+    origin = Origin(endpoint.url, KEY, "a" * 64)
+    endpoint.answered = 0
+    endpoint.headers = [*[one] * every, other]
+    with pytest.raises(ServerChangedError, match="fingerprint bbbbbbbbbbbb, not aaaaaaaaaaaa"):
+        ask(endpoint, tmp_path, origin=origin)
+    kept = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()[1:]]
+    assert len(kept) < 10
+    assert all(endpoint.given[sample["text"]] == one for sample in kept)
+    endpoint.headers = [one]
+    assert len(ask(endpoint, tmp_path, origin=origin)) == 10
+
+
+def test_answers_that_do_not_say_where_they_come_from_are_dropped_when_the_server_has_changed(endpoint, tmp_path):
+    few = PROBLEMS[:2]
+    ask(endpoint, tmp_path, problems=few)
+    origin = Origin(endpoint.url, KEY)
+
+    def replace_it(done, total):
+        if done == 5:
+            endpoint.models = ["base", "another"]
+
+    with pytest.raises(ServerChangedError, match="another"):
+        ask(endpoint, tmp_path, origin=origin, progress=replace_it)
+    assert len((tmp_path / "samples.jsonl").read_text().splitlines()) == 3, "those of the first call, whose server was looked at after it"
+    assert len(ask(endpoint, tmp_path)) == 10

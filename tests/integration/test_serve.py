@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import openai
@@ -18,6 +20,7 @@ import pytest
 
 from crossmesh.adapters.peft_format import adapter_digest
 from crossmesh.models.weights import fetch_model
+from crossmesh.origin import HEADER
 from crossmesh.spec.training import ModelSpec
 from crossmesh.verify.random_adapters import write_random_adapter
 from serve_parts import greedy, start, tokens_of_peft, until
@@ -71,6 +74,29 @@ def test_every_model_is_listed_by_its_own_name(client: openai.OpenAI) -> None:
     assert client.models.retrieve("two").id == "two"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("three")
+
+
+def test_nothing_listens_beside_the_server_and_a_second_job_on_its_port_is_refused(
+    server: dict[str, Any], client: openai.OpenAI, checkout: Path, tmp_path: Path
+) -> None:
+    port = urlsplit(server["base_url"]).port
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+    environment = {**os.environ, "CROSSMESH_STORAGE": str(tmp_path)}
+    for job, key in (("serve", "serve.port"), ("ui", "port")):
+        command = [sys.executable, str(checkout / "jobs" / f"{job}.py"), f"{key}={port}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"crossmesh: {key}={port}: the port of 127.0.0.1 is taken by process " in done.stderr
+        assert "ray::ProxyActor" in done.stderr
+        assert "http://" not in done.stderr
+    raw = client.models.with_raw_response.list()
+    said = urllib.request.Request(f"{server['base_url']}/fingerprint", headers={"Authorization": f"Bearer {server['api_key']}"})
+    with urllib.request.urlopen(said) as answer:
+        assert raw.headers[HEADER] == json.load(answer)["sha256"] == answer.headers[HEADER]
 
 
 def test_the_served_tokens_are_those_of_transformers_and_peft(client: openai.OpenAI, expected: dict[str, list[list[int]]]) -> None:

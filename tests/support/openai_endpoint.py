@@ -15,6 +15,12 @@ class Endpoint:
         self.answers: dict[str, str] = {}
         self.faults: dict[str, list[int]] = {}
         self.requests: list[dict] = []
+        self.models = ["base"]
+        self.headers: list[dict[str, str]] = [{}]
+        """Of the answers in turn."""
+        self.answered = 0
+        self.given: dict[str, dict[str, str]] = {}
+        """The headers that each text was answered with."""
         self.in_flight = self.most_in_flight = 0
         self.url = ""
         self._loop = asyncio.new_event_loop()
@@ -52,7 +58,12 @@ class Endpoint:
     async def _models(self, request: web.Request) -> web.Response:
         if request.headers.get("Authorization") != f"Bearer {KEY}":
             return web.json_response({"error": {"message": "wrong key"}}, status=401)
-        return web.json_response({"object": "list", "data": [{"id": "base", "object": "model"}]})
+        cards = [{"id": name, "object": "model"} for name in self.models]
+        return web.json_response({"object": "list", "data": cards}, headers=self._headers())
+
+    def _headers(self) -> dict[str, str]:
+        self.answered += 1
+        return self.headers[(self.answered - 1) % len(self.headers)]
 
     def _answer(self, authorization: str | None, body: dict) -> web.Response:
         self.requests.append(body)
@@ -65,6 +76,7 @@ class Endpoint:
             status = self.faults[question].pop(0)
             return web.json_response({"error": {"message": f"fault {status}"}}, status=status, headers={"retry-after-ms": "1"})
         message = {"role": "assistant", "content": self.answers.get(question, f"answer to {question}")}
+        headers = self.given[message["content"]] = self._headers()
         return web.json_response(
             {
                 "id": "x",
@@ -73,5 +85,6 @@ class Endpoint:
                 "model": body["model"],
                 "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
                 "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8},
-            }
+            },
+            headers=headers,
         )

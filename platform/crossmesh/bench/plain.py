@@ -6,7 +6,6 @@ itself. `servers.py` starts this process and reads the one line of JSON that it 
 
 import json
 import logging
-import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import Any
 from crossmesh.cluster import call_worker, ray_session
 from crossmesh.environments import environment
 from crossmesh.errors import CrossmeshError
+from crossmesh.ports import free_port
 from crossmesh.spec.services import StorageSpec
 from crossmesh.spec.training import HardwareSpec
 
@@ -45,9 +45,7 @@ def _say(**values: object) -> None:
 def _serve(asked: Mapping[str, Any]) -> int:
     from ray import serve
 
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
+    port = free_port()
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     serve.start(http_options={"host": "127.0.0.1", "port": port}, proxy_location="HeadOnly")
     device = HardwareSpec(name=asked["hardware"], catalogue=asked["catalogue"]).slice.device

@@ -13,6 +13,7 @@ from crossmesh.bench.metrics import Estimate, estimates, figures_of, sustained
 from crossmesh.bench.plausible import Engines, Flag, flags_of
 from crossmesh.bench.saturation import Saturation, next_rate, saturation
 from crossmesh.bench.store import Store
+from crossmesh.origin import Origin
 from crossmesh.plan.batching import Request
 from crossmesh.spec.bench import RATE, TRACE, BenchSpec
 
@@ -74,23 +75,27 @@ class Bench:
         self._generator = generator
         self._target = target
         self._terms = terms
+        self._origin: Origin | None = None
 
     def missing(self, cell: Cell) -> list[int]:
         """The repeats that have not been measured."""
         return [repeat for repeat in range(self._bench.repeats) if self._store.read(cell, repeat) is None]
 
     def measure(self, cell: Cell, repeat: int, progress: Progress) -> Measurement:
-        """Measure one repeat of a cell, unless that was done."""
+        """Measure one repeat of a cell, unless that was done. Raises `ServerChangedError` when another server answers than at the first."""
         kept = self._store.read(cell, repeat)
         if kept is not None:
             return kept
         requests, notes = requests_of(cell, self._bench, repeat, self._terms.longest)
         target, bench = self._target(), self._bench
+        origin = self._origin = self._origin or Origin(target.origin, target.key)
+        origin.check()
         ids = [prompt_id(cell, bench, _MEASURED, repeat, index) for index in range(len(requests))]
         self._warm_up(target, cell, repeat, requests, ids)
         reset = bench.cache == "cold" and reset_cache(target)
         before = lookups_of(target)
         said = self._generator.send(target, requests, ids, cell.most_in_flight, progress)
+        origin.check()
         looked_up = _between(before, lookups_of(target))
         seen = {
             "prompt_tokens": looked_up.queried if looked_up else None,

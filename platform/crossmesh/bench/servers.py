@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,10 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from crossmesh.bench.load import Target
 from crossmesh.environments import environment, package_root
 from crossmesh.errors import CrossmeshError
+from crossmesh.ports import free_port, listens_alone
 from crossmesh.serve.engine import EngineSettings
 from crossmesh.spec.experiment import ExperimentSpec
 
@@ -31,9 +32,7 @@ Ready = Callable[[], Target]
 def bare_server(spec: ExperimentSpec, settings: EngineSettings, log: Path) -> Iterator[Ready]:
     """The OpenAI server of vLLM itself on a free port, starting, and ended with the block."""
     worker = environment(settings.kind, spec.hardware.slice.device).with_variables(**settings.variables)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
+    port = free_port()
     command = [worker.python or sys.executable, "-m", "vllm.entrypoints.openai.api_server", *bare_arguments(settings, port)]
     target = Target(f"http://127.0.0.1:{port}", settings.models[0])
     with _process(command, {**os.environ, **worker.variables}, log, speaks=False) as process:
@@ -127,7 +126,9 @@ def _wait_until_it_answers(target: Target, process: "subprocess.Popen[bytes]", l
         if process.poll() is not None:
             raise CrossmeshError(_ended(f"The server at {target.origin}", log))
         with suppress(OSError), urllib.request.urlopen(f"{target.origin}/v1/models", timeout=_GRACE_S):  # noqa: S310
-            return
+            if listens_alone(urlsplit(target.origin).port or 0, process.pid):
+                return
+            raise CrossmeshError(f"Another process listens at {target.origin} as well: what answers there is not known. Start again.")
         time.sleep(_POLL_S)
     raise CrossmeshError(f"The server at {target.origin} did not answer within {timeout_s:g} s (serve.start_timeout_s). Its log is {log}.")
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.samples import Sample, SampleFile
+from crossmesh.origin import Origin, ServerChangedError
 from crossmesh.spec.evaluation import EvalSpec
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ _MAX_RETRIES = 6
 """Of the client, on 408, 409, 429, 5xx and lost connections: half a second, doubling up to 8 s, about 20 s in all."""
 _REQUEST_TIMEOUT_S = 900.0
 """A slow engine with a long queue is not a broken one."""
+_LOOK_EVERY = 8
+"""Answers after which a server that does not sign them is looked at."""
 _REFUSED_PROMPT = (400, 413, 422)
 _REFUSED_CALLER = (401, 403, 404)
 
@@ -47,6 +50,7 @@ async def generate(
     path: Path,
     identity: Mapping[str, Any],
     on_progress: Callable[[int, int], None],
+    origin: Origin | None = None,
 ) -> tuple[Sample, ...]:
     """Return `eval.samples` answers to each problem, in order of problem and index, asking only for those that `path` lacks.
 
@@ -61,19 +65,30 @@ async def generate(
         path: `.jsonl` file that keeps the answers.
         identity: what the answers depend on; answers in `path` of another identity are refused.
         on_progress: called with (answers there, answers wanted).
+        origin: the server behind the endpoint, of which alone answers are kept; None: the one that answers now.
 
     Raises:
         InputError: the endpoint does not know the key or the model, refuses every prompt, or `path` holds other answers.
         GenerationError: requests failed after all repeats.
+        ServerChangedError: another server has answered. Where answers do not say which one they come from, all that came in this call
+            are dropped.
     """
     wanted = [(problem, index) for problem in problems for index in range(eval_spec.samples)]
     with SampleFile(path, identity) as kept:
         missing = [(problem, index) for problem, index in wanted if (problem.id, index) not in kept.samples]
         on_progress(len(wanted) - len(missing), len(wanted))
         if missing:
-            async with _client(base_url, api_key) as client:
-                run = _Run(client, model, eval_spec, kept, len(wanted), on_progress)
-                await run.ask(missing)
+            if origin is None:
+                origin = await asyncio.to_thread(Origin, base_url, api_key)
+            try:
+                async with _client(base_url, api_key) as client:
+                    run = _Run(client, model, eval_spec, kept, len(wanted), on_progress, origin)
+                    await run.ask(missing)
+                await asyncio.to_thread(origin.check)
+            except ServerChangedError:
+                if not origin.signed:
+                    kept.forget_new()
+                raise
         return tuple(kept.samples[(problem.id, index)] for problem, index in wanted)
 
 
@@ -102,9 +117,18 @@ class _Run:
     """One round of requests: `concurrency` askers draw from one list and stop early when the endpoint is gone."""
 
     def __init__(
-        self, client: "AsyncOpenAI", model: str, spec: EvalSpec, kept: SampleFile, total: int, on_progress: Callable[[int, int], None]
+        self,
+        client: "AsyncOpenAI",
+        model: str,
+        spec: EvalSpec,
+        kept: SampleFile,
+        total: int,
+        on_progress: Callable[[int, int], None],
+        origin: Origin,
     ) -> None:
         self._client, self._model, self._spec, self._kept, self._total, self._on_progress = client, model, spec, kept, total, on_progress
+        self._origin = origin
+        self._asked = 0
         self._failures: Counter[str] = Counter()
         self._last_failure = ""
         self._failed_in_a_row = 0
@@ -140,6 +164,12 @@ class _Run:
         seed = sample_seed(self._spec.seed, problem.id, index)
         try:
             sample = await self._request(problem, index, seed)
+            self._asked += 1
+            if not self._origin.signed and self._asked % _LOOK_EVERY == 0:
+                await asyncio.to_thread(self._origin.check, 1)
+        except ServerChangedError as error:
+            self._stop = error
+            return
         except APIStatusError as error:
             self._last_failure = str(error)[:500]
             if error.status_code in _REFUSED_CALLER:
@@ -161,7 +191,7 @@ class _Run:
     async def _request(self, problem: Problem, index: int, seed: int) -> Sample:
         """Send one chat completion request."""
         messages: Any = [dict(message) for message in problem.messages]
-        completion = await self._client.chat.completions.create(
+        answer = await self._client.chat.completions.with_raw_response.create(
             model=self._model,
             messages=messages,
             temperature=self._spec.temperature,
@@ -169,6 +199,8 @@ class _Run:
             max_tokens=self._spec.max_tokens,
             seed=seed,
         )
+        self._origin.check_answer(answer.headers)
+        completion = answer.parse()
         choice, usage = completion.choices[0], completion.usage
         counts = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
         return Sample(problem.id, index, seed, choice.message.content or "", choice.finish_reason, *counts)

@@ -19,6 +19,7 @@ from crossmesh.evaluate.samples import Sample
 from crossmesh.evaluate.sandbox import Limits, Sandbox, open_sandbox
 from crossmesh.evaluate.tasks import load_task
 from crossmesh.files import canonical_json, write_json, write_text
+from crossmesh.origin import Origin
 from crossmesh.signals import run_async
 from crossmesh.spec.evaluation import EvalSpec
 from crossmesh.spec.training import DataSpec
@@ -77,6 +78,7 @@ def evaluate_endpoint(
     on_progress: Progress = silent,
     *,
     model_digest: str = "",
+    origin: Origin | None = None,
 ) -> EvalResult:
     """Evaluate `model` on `eval.task` and leave `samples.jsonl`, `judged.jsonl` and `result.json` in `folder`.
 
@@ -91,13 +93,16 @@ def evaluate_endpoint(
         folder: where answers and the result are kept.
         on_progress: see `Progress`.
         model_digest: digest of weights and adapter behind the id, so that answers of an earlier model of this name are not reused.
+        origin: the server whose answers count; None: the one that answers now.
 
     Raises:
         InputError: the endpoint does not know key or model, or `folder` holds answers of another evaluation.
         GenerationError: the endpoint failed for good; answers so far are kept.
+        ServerChangedError: another server has answered.
     """
     began = time.monotonic()
     problems = task.references.usable
+    origin = origin or Origin(base_url, api_key)
     record = {"task": eval_spec.task, "task_digest": task.task_digest, "sampling": sampling_record(eval_spec)}
     samples = run_async(
         generate(
@@ -106,8 +111,9 @@ def evaluate_endpoint(
             model,
             problems,
             eval_spec,
+            origin=origin,
             path=folder / "samples.jsonl",
-            identity={**record, "model": model, "model_digest": model_digest},
+            identity={**record, "model": model, "model_digest": model_digest, "server": origin.models},
             on_progress=lambda done, total: on_progress("generate", done, total),
         )
     )

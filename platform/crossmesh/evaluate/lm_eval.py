@@ -8,6 +8,7 @@ completions do not give: the harness refuses them.
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from crossmesh.evaluate.judge import silent
 from crossmesh.evaluate.passk import estimate
 from crossmesh.evaluate.results import RESULT, EvalResult, SplitResult
 from crossmesh.files import canonical_json, digest_text, write_json, write_text
+from crossmesh.origin import Origin, ServerChangedError
 from crossmesh.spec.evaluation import EvalSpec
 
 KIND = "eval/lm-eval"
@@ -31,6 +33,7 @@ _VARIABLE = "CROSSMESH_PYTHON_EVAL_LM_EVAL"
 _PROGRESS = re.compile(r"Requesting API:.*?(\d+)/(\d+)")
 _LAST_LINES = 15
 _MAX_RETRIES = 6
+_LOOK_S = 2.0
 
 
 def harness_python() -> str:
@@ -61,7 +64,14 @@ def check_tasks(eval_spec: EvalSpec) -> None:
 
 
 def evaluate_harness(
-    base_url: str, api_key: str, model: str, eval_spec: EvalSpec, folder: Path, on_progress: Progress = silent
+    base_url: str,
+    api_key: str,
+    model: str,
+    eval_spec: EvalSpec,
+    folder: Path,
+    on_progress: Progress = silent,
+    *,
+    origin: Origin | None = None,
 ) -> EvalResult:
     """Run `eval.tasks` on `model` and leave the harness's files, `judged.jsonl` and `result.json` in `folder`.
 
@@ -70,18 +80,40 @@ def evaluate_harness(
     Raises:
         InputError: the harness is missing, or no task is named.
         CrossmeshError: the harness failed; its last lines are in the message.
+        ServerChangedError: another server has answered than `origin` (None: the one that answers now); no answer is kept.
     """
     check_tasks(eval_spec)
     python, began = harness_python(), time.monotonic()
+    origin = origin or Origin(base_url, api_key)
     kept = folder / "harness"
     kept.mkdir(parents=True, exist_ok=True)
     for old in kept.glob("**/*.json*"):  # Of an earlier start; the answers are in its cache.
         old.unlink()
     variables = {**os.environ, **environment(KIND).variables, "OPENAI_API_KEY": api_key}
-    _run([python, "-m", "lm_eval", "run", *_arguments(base_url, model, eval_spec, kept)], variables, on_progress)
+    command = [python, "-m", "lm_eval", "run", *_arguments(base_url, model, eval_spec, kept)]
+    try:
+        _run(command, variables, _looking(on_progress, origin))
+        origin.check()
+    except ServerChangedError:
+        shutil.rmtree(kept)
+        raise
     result = _read(kept, model, eval_spec, folder / "judged.jsonl", time.monotonic() - began)
     write_json(folder / RESULT, result.to_json())
     return result
+
+
+def _looking(on_progress: Progress, origin: Origin) -> Progress:
+    """Progress that looks at the server every few seconds: the harness does not pass on what an answer says of it."""
+    looked = time.monotonic()
+
+    def heard(stage: str, done: int, total: int) -> None:
+        nonlocal looked
+        if time.monotonic() - looked > _LOOK_S:
+            origin.check(1)
+            looked = time.monotonic()
+        on_progress(stage, done, total)
+
+    return heard
 
 
 def _arguments(base_url: str, model: str, spec: EvalSpec, kept: Path) -> list[str]:

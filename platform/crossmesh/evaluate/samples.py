@@ -46,6 +46,8 @@ class SampleFile:
         self._path = path
         self.samples: dict[tuple[str, int], Sample] = {}
         """By problem id and index."""
+        self._opened: dict[tuple[str, int], Sample] = {}
+        self._opened_bytes = 0
         self._unsynced = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         self._stream: BinaryIO = path.open("a+b")
@@ -72,6 +74,13 @@ class SampleFile:
         if self._unsynced >= _SYNC_EVERY:
             self._sync()
 
+    def forget_new(self) -> None:
+        """Drop every sample that came since the file was opened."""
+        self._stream.flush()
+        self._stream.truncate(self._opened_bytes)
+        self.samples = dict(self._opened)
+        self._sync()
+
     def _load(self, identity: Mapping[str, Any]) -> None:
         """Read what is there, cut a torn last line off, and write the first line of a new file."""
         self._stream.seek(0)
@@ -83,6 +92,7 @@ class SampleFile:
         if not lines:
             self._write({"identity": identity})
             self._sync()
+            self._opened_bytes = self._stream.tell()
             return
         try:
             records = [json.loads(line) for line in lines]
@@ -97,6 +107,7 @@ class SampleFile:
                 "Use another folder, or remove the file to sample again."
             )
         self.samples = {(sample.problem, sample.index): sample for sample in samples}
+        self._opened, self._opened_bytes = dict(self.samples), whole
 
     def _write(self, record: Mapping[str, Any]) -> None:
         """Write one line through to the kernel."""

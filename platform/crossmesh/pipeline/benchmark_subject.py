@@ -64,7 +64,8 @@ class OwnServer:
     def start(self, console: Console) -> Server:
         """Start it."""
         with console.stage("serve") as stage:
-            server = start_server(self.spec, self.base, self.adapters, sources=self.sources, on_progress=stage.say)
+            say = stage.say
+            server = start_server(self.spec, self.base, self.adapters, sources=self.sources, on_progress=say, private="benchmark")
             stage.say(f"ready at {server.base_url} after {server.start_s:.0f} s")
         return server
 

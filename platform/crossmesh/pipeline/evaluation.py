@@ -22,6 +22,7 @@ from crossmesh.evaluate.sandbox import open_sandbox
 from crossmesh.evaluate.tasks import load_task
 from crossmesh.files import canonical_json, digest_text, read_json, write_json
 from crossmesh.models.weights import ModelFolder
+from crossmesh.origin import Origin
 from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.app import start_server
 from crossmesh.serve.engine import engine_settings
@@ -107,7 +108,9 @@ class Examiner:
         kept = read_json(folder / "run.json")
         return Evaluation(name, read_result(folder), kept["record"], kept["run_id"], skipped=True)
 
-    def examine(self, name: str, identity: object, target: Target, engine: Mapping[str, Any], tags: Mapping[str, str]) -> Evaluation:
+    def examine(
+        self, name: str, identity: object, target: Target, engine: Mapping[str, Any], tags: Mapping[str, str], origin: Origin
+    ) -> Evaluation:
         """Evaluate the model `target.model`, called `name`, going on where an interrupted call was, and track it.
 
         Args:
@@ -116,6 +119,7 @@ class Examiner:
             target: the endpoint.
             engine: what answers, for the record.
             tags: for the run.
+            origin: the server whose answers count.
         """
         folder = self._folder(name, identity)
         run_id = self._tracker.start(f"evaluate {name}", "evaluate", parent=self._parent, params=self._spec.eval, tags=tags)
@@ -125,11 +129,13 @@ class Examiner:
             with self._console.stage(f"evaluate: {name}") as stage, self._tracker.system_metrics(run_id):
                 url, spec = f"{target.origin}/v1", self._spec.eval
                 if spec.task == "lm_eval":
-                    result = evaluate_harness(url, target.key, target.model, spec, folder, stage.progress)
+                    result = evaluate_harness(url, target.key, target.model, spec, folder, stage.progress, origin=origin)
                 else:
                     digest = digest_text(canonical_json(identity))
                     task = self._judged_task()
-                    result = evaluate_endpoint(url, target.key, target.model, spec, task, folder, stage.progress, model_digest=digest)
+                    result = evaluate_endpoint(
+                        url, target.key, target.model, spec, task, folder, stage.progress, model_digest=digest, origin=origin
+                    )
             record = {**result.comparable_on, "engine": dict(engine)}
             self._track(run_id, result, record)
             write_json(folder / "run.json", {"run_id": run_id, "record": record})
@@ -198,31 +204,34 @@ def evaluate_models(
         return found
     examiner.ready()
     with console.stage(f"serve: {', '.join(settings.models)}") as stage:
-        server = start_server(spec, base, served, on_progress=stage.say)
+        server = start_server(spec, base, served, on_progress=stage.say, private="evaluate")
         stage.say(f"ready at {server.base_url} after {server.start_s:.0f} s")
     with server:
+        origin = Origin(server.base_url, server.api_key, server.fingerprint["sha256"])
         for name in missing:
             tags = {TAG_BASE: model.weights_digest, TAG_SERVER: server.fingerprint["sha256"]}
             tags |= {TAG_ADAPTER: digests[name]} if name in digests else {}
             target = Target(server.base_url.removesuffix("/v1"), name, server.api_key)
-            found[name] = examiner.examine(name, identities[name], target, engine_of(server.fingerprint), tags)
+            found[name] = examiner.examine(name, identities[name], target, engine_of(server.fingerprint), tags, origin)
     return {name: found[name] for name in settings.models}
 
 
 def evaluate_url(spec: ExperimentSpec, tracker: Tracker, console: Console, *, force: bool) -> Evaluation:
     """Evaluate the model `eval.model` at `eval.url`.
 
-    Raises `InputError` when the endpoint does not answer as OpenAI's do, or has no such model.
+    Raises `InputError` when the endpoint does not answer as OpenAI's do, or has no such model, `ServerChangedError` when another server
+    answers there meanwhile.
     """
     target = server_at(spec.eval.url, spec.eval.model, os.environ.get(spec.eval.api_key_env, ""), "eval")
     said = fingerprint_of(target)
+    origin = Origin(target.origin, target.key, said["sha256"] if said else None)
     identity = [target.model, said["sha256"] if said else target.origin]
     engine = engine_of(said) if said else {"unknown": target.origin}
     examiner = Examiner(spec, tracker, console)
     if kept := examiner.kept(target.model, identity, force=force):
         return kept
     examiner.ready()
-    return examiner.examine(target.model, identity, target, engine, {TAG_SERVER: said["sha256"]} if said else {})
+    return examiner.examine(target.model, identity, target, engine, {TAG_SERVER: said["sha256"]} if said else {}, origin)
 
 
 def engine_of(fingerprint: Mapping[str, Any]) -> dict[str, Any]:

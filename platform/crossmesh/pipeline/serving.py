@@ -11,7 +11,8 @@ from crossmesh.errors import InputError
 from crossmesh.hardware.devices import Tpu
 from crossmesh.pipeline.evaluation import served_base
 from crossmesh.serve.adapters import check_names
-from crossmesh.serve.app import start_server
+from crossmesh.serve.app import place_of, start_server
+from crossmesh.serve.applications import check_port
 from crossmesh.serve.keys import add_key, key_source, revoke_key
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.trial import fetch
@@ -37,6 +38,7 @@ def named_adapters(spec: ExperimentSpec) -> dict[str, Path]:
 
 def serve_until_interrupted(spec: ExperimentSpec, console: Console, output: str) -> None:
     """Serve, print where and with which models, and return at Ctrl-C, with nothing left running, or when another run has replaced it."""
+    check_port(place_of(spec.serve))
     adapters = named_adapters(spec)
     device = spec.hardware.slice.device
     chips = device.chip_count() if isinstance(device, Tpu) else spec.serve.tp * spec.serve.pp  # A TPU slice is taken whole.

@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 SPACE = b"crossmesh-serve"
@@ -64,6 +64,12 @@ class Place:
     port: int
     tls_cert: str = ""
     tls_key: str = field(default="", repr=False)
+    proxy: str = ""
+    """Name of the proxy that listens there, which it says of itself."""
+
+    def same_address(self, other: "Place") -> bool:
+        """Whether it is the same host, port and certificate."""
+        return replace(self, proxy="") == replace(other, proxy="")
 
 
 def for_path(admissions: Iterable[Admission], path: str) -> Admission | None:

@@ -5,10 +5,8 @@ what happens to Ray Serve in it is `applications.py`'s.
 """
 
 import json
-import ssl
+import secrets
 import time
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,12 +21,14 @@ from crossmesh.serve.applications import (
     application_name,
     deploy,
     ensure_serve,
+    reachable_host,
     remember,
     remove,
     restore,
     running_applications,
     wait_until_running,
 )
+from crossmesh.serve.asking import get, origin_of
 from crossmesh.serve.engine import EngineSettings, engine_settings
 from crossmesh.serve.keys import admitted_keys, server_key
 from crossmesh.serve.loading import HotLoading
@@ -36,7 +36,6 @@ from crossmesh.serve.options import capacity
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.serving import ServeSpec
 
-_PROBE_TIMEOUT_S = 30.0
 _SETTLE_S = 30.0
 """How long a server that runs may still answer as the one before: gate and proxy hear of it a moment later."""
 _POLL_S = 0.5
@@ -103,8 +102,12 @@ def start_server(
     *,
     sources: tuple[Path, ...] = (),
     on_progress: Callable[[str], None] = _silent,
+    private: str = "",
 ) -> Server:
     """Serve `base` and `adapters`, each by its name; return once the server answers.
+
+    With `private`, what it is for, it is the caller's alone: on a free port whatever `serve.port` says, or beside the servers that this
+    cluster has, under a name that no other run uses.
 
     A server with the same `serve.name` on this cluster is replaced: it answers until the new one is ready and finishes what it has then.
     While the server runs, clients may load further adapters from `storage.root` and from the folders `sources`, and unload any
@@ -115,12 +118,14 @@ def start_server(
     import ray
 
     began = time.monotonic()
+    if private:
+        spec = replace(spec, serve=replace(spec.serve, port=0, name=f"{private}-{secrets.token_hex(4)}"))
     settings = engine_settings(spec, base, adapters)
     key = server_key(spec.serve, spec.storage.path)
     if not ray.is_initialized():
         raise CrossmeshError("A server needs a Ray session. Open one with `crossmesh.cluster.ray_session` around it.")
     on_progress("starting Ray Serve")
-    place = ensure_serve(_place(spec.serve))
+    place = ensure_serve(place_of(spec.serve), anywhere=bool(private))
     name = spec.serve.name
     before = read_admissions().get(name) if application_name(name) in running_applications() else None
     server = Server(_url(place, name), key or _ANONYMOUS, settings.models, settings, 0.0, spec, _admission(spec))
@@ -141,12 +146,12 @@ def start_server(
     return replace(server, start_s=time.monotonic() - began, fingerprint=found)
 
 
-def _place(serve: ServeSpec) -> Place:
+def place_of(serve: ServeSpec) -> Place:
     """Where the spec wants the server."""
     for key in ("tls_cert", "tls_key"):
         path = getattr(serve, key)
         if path and not Path(path).is_file():
-            raise InputError(f"serve.{key}={path!r} is no file. Give a PEM file that this machine can read.")
+            raise InputError(f"serve.{key}={path!r} does not exist. Give a PEM file that this machine can read.")
     return Place(serve.host, serve.port, serve.tls_cert, serve.tls_key)
 
 
@@ -166,43 +171,30 @@ def _admission(spec: ExperimentSpec) -> Admission:
 
 def _url(place: Place, name: str) -> str:
     """The base URL for this machine's clients of a server bound to `place`."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(place.host, place.host)  # noqa: S104
-    host = f"[{host}]" if ":" in host else host
-    return f"{'https' if place.tls_cert else 'http'}://{host}:{place.port}{f'/{name}' if name else ''}/v1"
-
-
-def _get(url: str, key: str | None, place: Place) -> tuple[int, bytes]:
-    request = urllib.request.Request(url, headers={} if key is None else {"Authorization": f"Bearer {key}"})  # noqa: S310  # our own URL
-    context = None
-    if place.tls_cert:
-        context = ssl.create_default_context(cafile=place.tls_cert)
-        context.check_hostname = False  # It is ours and on this machine; the certificate names the host that clients use.
-    try:
-        with urllib.request.urlopen(request, timeout=_PROBE_TIMEOUT_S, context=context) as answer:  # noqa: S310
-            return answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read()
+    return f"{origin_of(place, reachable_host(place))}{f'/{name}' if name else ''}/v1"
 
 
 def _probe(server: Server, place: Place, *, gated: bool) -> dict[str, Any]:
     """Return the server's fingerprint, after making sure that it has its models and, when it has a gate, is closed to others."""
     deadline = time.monotonic() + _SETTLE_S
     while True:
-        status, body = _get(f"{server.base_url}/models", server.api_key, place)
-        listed = {card["id"] for card in json.loads(body)["data"]} if status == 200 else set()
+        answer = get(f"{server.base_url}/models", server.api_key, place.tls_cert)
+        listed = {card["id"] for card in json.loads(answer.body)["data"]} if answer.status == 200 else set()
         if listed == set(server.models):
             break
         if time.monotonic() > deadline:
-            raise CrossmeshError(f"The server lists the models {sorted(listed)} (status {status}) instead of {sorted(server.models)}.")
+            raise CrossmeshError(
+                f"The server lists the models {sorted(listed)} (status {answer.status}) instead of {sorted(server.models)}."
+            )
         time.sleep(_POLL_S)
     if gated:
         origin = server.base_url.removesuffix("/v1")
         for path in ("/v1/models", "/-/routes"):
-            status, _ = _get(origin + path, None, place)
+            status = get(origin + path, None, place.tls_cert).status
             if status != 401:
                 raise CrossmeshError(f"The server answered {path} without a key (status {status} instead of 401): it is stopped.")
-    status, body = _get(f"{server.base_url}/fingerprint", server.api_key, place)
-    if status != 200:
-        raise CrossmeshError(f"The server does not say what it is: /v1/fingerprint answered with status {status}.")
-    found: dict[str, Any] = json.loads(body)
+    answer = get(f"{server.base_url}/fingerprint", server.api_key, place.tls_cert)
+    if answer.status != 200:
+        raise CrossmeshError(f"The server does not say what it is: /v1/fingerprint answered with status {answer.status}.")
+    found: dict[str, Any] = json.loads(answer.body)
     return found

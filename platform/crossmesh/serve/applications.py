@@ -7,8 +7,8 @@ torch nor vllm comes with it).
 
 import logging
 import pickle
-import socket
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,9 +18,11 @@ from typing import Any
 from crossmesh.environments import environment, package_root
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import canonical_json, digest_text
+from crossmesh.ports import free_port, port_taken
 from crossmesh.serve.admission import SPACE, Place, claim_place, read_admissions, read_place, write_admission, write_place
+from crossmesh.serve.asking import get, origin_of
 from crossmesh.serve.engine import EngineSettings
-from crossmesh.serve.gate import PROXY_HOOK, REFRESH_S
+from crossmesh.serve.gate import PROXY_HEADER, PROXY_HOOK, PROXY_VARIABLE, REFRESH_S
 from crossmesh.serve.loading import HotLoading
 from crossmesh.spec.serving import ServeSpec
 from crossmesh.track.provenance import LIBRARIES, library_versions
@@ -31,6 +33,9 @@ _DEPLOYED = b"deployed:"
 _POLL_S = 0.5
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 30.0
+_ANSWER_TIMEOUT_S = 20.0
+_HEAD, _HEAD_SHARE = "node:__internal_head__", 0.001
+"""Ray's resource of the head node, and enough of it to be sent there."""
 
 
 def application_name(name: str) -> str:
@@ -45,15 +50,15 @@ def running_applications() -> tuple[str, ...]:
     return tuple(serve.status().applications)
 
 
-def ensure_serve(wanted: Place) -> Place:
+def ensure_serve(wanted: Place, *, anywhere: bool = False) -> Place:
     """Start Ray Serve at `wanted`, or return where it runs already; port 0 is a free one, or the one that it has.
 
-    Raises `InputError` for a Ray Serve that is not ours or listens elsewhere, and for a port that is taken.
+    Raises `InputError` for a Ray Serve that is not ours or listens elsewhere (unless it may be `anywhere`), and for a port that is taken.
     """
     from ray import serve
 
     if not serve.status().proxies:
-        chosen = replace(wanted, port=wanted.port or _free_port(wanted.host))
+        chosen = replace(wanted, port=wanted.port or free_port(wanted.host), proxy=uuid.uuid4().hex)
         if claim_place(chosen) or not _appears():
             write_place(chosen)
             _start(chosen)
@@ -63,12 +68,78 @@ def ensure_serve(wanted: Place) -> Place:
         raise InputError(
             "Ray Serve already runs on this Ray cluster, with its own port and gate. Stop that server first, or use another cluster."
         )
-    if replace(wanted, port=wanted.port or place.port) != place:
+    if not anywhere and not replace(wanted, port=wanted.port or place.port).same_address(place):
         raise InputError(
             f"The servers of this Ray cluster are at {place.host}:{place.port}{' with TLS' if place.tls_cert else ''} and share host, port "
             f"and certificate. Give the same ones, with serve.port={place.port} or 0, or stop those servers first."
         )
     return place
+
+
+def check_port(wanted: Place) -> None:
+    """Raise `InputError` when another process keeps Ray Serve from listening at `wanted` alone; a Ray Serve that runs is asked later."""
+    from ray import serve
+
+    if wanted.port and not serve.status().proxies and (holder := _holder(wanted)):
+        raise taken_port(wanted.host, wanted.port, holder)
+
+
+def check_local_port(host: str, port: int) -> None:
+    """The same for a Ray that will be started on this machine, before it is."""
+    if port and (holder := _asked(host, port)):
+        raise taken_port(host, port, holder)
+
+
+def taken_port(host: str, port: int, holder: str) -> InputError:
+    """What is said of a port on which somebody else listens."""
+    return InputError(
+        f"serve.port={port}: the port of {host} is taken by {holder}. Give another, or serve.port=0 for any free one; or end that process."
+    )
+
+
+def _asked(host: str, port: int) -> str | None:
+    try:
+        return port_taken(host, port)
+    except OSError as error:
+        raise InputError(f"serve.host={host!r} is no address of this machine ({error}). Give one of its own, e.g. 127.0.0.1.") from error
+
+
+def _holder(wanted: Place) -> str | None:
+    """Who has the port of `wanted` on the head node, where the proxy listens."""
+    import ray
+
+    head = _head_node()
+    if head is None or head["NodeID"] == ray.get_runtime_context().get_node_id():
+        return _asked(wanted.host, wanted.port)
+    task = ray.remote(_asked).options(
+        num_cpus=0, max_retries=0, resources={_HEAD: _HEAD_SHARE}, runtime_env={"env_vars": {"PYTHONPATH": str(package_root())}}
+    )
+    try:
+        found: str | None = ray.get(task.remote(wanted.host, wanted.port))
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, CrossmeshError):
+            raise error.cause from None
+        raise
+    return found
+
+
+def _head_node() -> dict[str, Any] | None:
+    import ray
+
+    return next((node for node in ray.nodes() if node["Alive"] and _HEAD in node["Resources"]), None)
+
+
+def reachable_host(place: Place) -> str:
+    """The address at which this machine reaches the proxy, which listens on the head node."""
+    import ray
+
+    if place.host not in ("0.0.0.0", "::"):  # noqa: S104
+        return place.host
+    head = _head_node()
+    if head is not None and head["NodeID"] != ray.get_runtime_context().get_node_id():
+        address: str = head["NodeManagerAddress"]
+        return address
+    return "127.0.0.1" if place.host == "0.0.0.0" else "::1"  # noqa: S104
 
 
 def _appears() -> bool:
@@ -83,13 +154,6 @@ def _appears() -> bool:
     return False
 
 
-def _free_port(host: str) -> int:
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
-        listener.bind((host, 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 def _start(place: Place) -> None:
     from ray import serve
 
@@ -97,6 +161,7 @@ def _start(place: Place) -> None:
         "PYTHONPATH": str(package_root()),
         "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": PROXY_HOOK,
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+        PROXY_VARIABLE: place.proxy,
     }
     logging.getLogger("ray.serve").setLevel(logging.WARNING)  # What it has to say, `on_progress` says.
     tls = {"ssl_keyfile": place.tls_key, "ssl_certfile": place.tls_cert} if place.tls_cert else {}
@@ -107,12 +172,33 @@ def _start(place: Place) -> None:
             proxy_location="HeadOnly",
             controller_options={"runtime_env": {"env_vars": variables}},
         )
+        _check_own(place)
     except BaseException as error:
         write_place(None)
         _stop()
         if "Failed to bind" in str(error):
-            raise InputError(f"serve.port={place.port}: the port of {place.host} is taken. Give another, or 0 for any free one.") from error
+            raise taken_port(place.host, place.port, _holder(place) or "a process that has just ended") from error
         raise
+
+
+def _check_own(place: Place) -> None:
+    """Raise `InputError` unless it is our proxy that answers at `place`: of two that begin to listen at once, one does not."""
+    url = f"{origin_of(place, reachable_host(place))}/-/healthz"
+    deadline = time.monotonic() + _ANSWER_TIMEOUT_S
+    while True:
+        try:
+            answer = get(url, None, place.tls_cert)
+        except OSError as error:
+            if time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+                continue
+            raise InputError(
+                f"serve.host={place.host}: this machine does not reach {url} ({error}). Ray Serve listens on the head node of "
+                "the cluster: give an address of that node which this machine reaches, or run the job there (ray job submit)."
+            ) from error
+        if answer.headers.get(PROXY_HEADER.decode()) == place.proxy:
+            return
+        raise taken_port(place.host, place.port, _holder(place) or "another server, which answers there")
 
 
 def deploy(settings: EngineSettings, name: str, loading: HotLoading) -> None:

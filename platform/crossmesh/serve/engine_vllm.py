@@ -22,9 +22,11 @@ from vllm.platforms import current_platform
 from crossmesh.errors import InputError
 from crossmesh.serve.engine import EngineSettings
 from crossmesh.serve.fingerprint import EngineFacts, fingerprint
+from crossmesh.serve.gate import App
 from crossmesh.serve.loading import HotLoading
 from crossmesh.serve.loading_vllm import add_routes
 from crossmesh.serve.options import SPEC_KEYS
+from crossmesh.serve.signing import Signing
 
 
 class _Server(LLMServer):
@@ -109,8 +111,8 @@ def engine_facts(server: LLMServer) -> EngineFacts:
     )
 
 
-async def openai_app(server: LLMServer, settings: EngineSettings, loading: HotLoading) -> FastAPI:
-    """Return vLLM's OpenAI application of the running engine with our routes added.
+async def openai_app(server: LLMServer, settings: EngineSettings, loading: HotLoading) -> App:
+    """Return vLLM's OpenAI application of the running engine with our routes added, and every answer signed with what the engine is.
 
     They are `/ready`, `/v1/fingerprint`, `/v1/models/<name>`, those of `loading_vllm`, and vLLM's own to empty its caches
     (`POST /reset_prefix_cache`), which it mounts in its development mode only. With several engines nothing can be changed.
@@ -118,6 +120,16 @@ async def openai_app(server: LLMServer, settings: EngineSettings, loading: HotLo
     app: FastAPI = await server.engine.build_asgi_app()
     served: OpenAIServingModels = app.state.openai_serving_models
     facts = engine_facts(server)
+    known: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
+
+    def described() -> dict[str, Any]:
+        """What this server is, with the adapters that it serves now."""
+        adapters = tuple(sorted((name, request.lora_path) for name, request in served.lora_requests.items()))
+        if adapters not in known:
+            known.clear()
+            known[adapters] = fingerprint(settings, loading.base, dict(adapters), facts)
+        return known[adapters]
+
     if loading.engines == 1:
         add_routes(app, loading)
         app.include_router(cache_routes)
@@ -127,8 +139,7 @@ async def openai_app(server: LLMServer, settings: EngineSettings, loading: HotLo
     @app.get("/v1/fingerprint")
     async def describe() -> dict[str, Any]:
         """Say what this server is, with the adapters that it serves now."""
-        adapters = {name: request.lora_path for name, request in served.lora_requests.items()}
-        return await asyncio.to_thread(fingerprint, settings, loading.base, adapters, facts)
+        return described()
 
     @app.get("/ready")
     async def ready() -> dict[str, Any]:
@@ -146,7 +157,8 @@ async def openai_app(server: LLMServer, settings: EngineSettings, loading: HotLo
                 return described
         raise HTTPException(404, f"The model {model!r} does not exist. Known: {', '.join(card.id for card in cards.data)}.")
 
-    return app
+    described()  # Once before the first request, which would wait for it.
+    return Signing(app, lambda: str(described()["sha256"]))
 
 
 def _refuse_changes(app: FastAPI) -> None:

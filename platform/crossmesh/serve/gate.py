@@ -7,6 +7,8 @@ error in OpenAI's form. What `/-/healthz` says (alive, one word) stays open for 
 
 import asyncio
 import json
+import os
+import socket
 import sys
 import time
 from collections import Counter
@@ -25,6 +27,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 PROXY_HOOK = "crossmesh.serve.gate:proxy_middleware"
 """Import path for `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH`."""
+PROXY_VARIABLE, PROXY_HEADER = "CROSSMESH_SERVE_PROXY", b"x-crossmesh-proxy"
+"""Where the proxy is told its name, and where `/-/healthz` says it: what answers at an address may be another cluster's proxy."""
 REFRESH_S = 0.5
 """Seconds from a change of the rules to when the gate takes them over, at most."""
 
@@ -53,13 +57,17 @@ class Gate:
         self._running: Counter[str] = Counter()
         self._closed: dict[str, asyncio.Event] = {}
         self._log = AccessLog()
+        self._name = os.environ.get(PROXY_VARIABLE, "").encode()
         self._first: asyncio.Future[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on lifespan events, liveness checks and admitted requests; answer all others (a web socket is closed)."""
-        if scope["type"] == "lifespan" or scope["path"] == "/-/healthz":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
+            return
+        if scope["path"] == "/-/healthz":
+            await self._app(scope, receive, _naming(send, self._name))
             return
         await self._rules()
         rules = for_path(self._admissions, scope["path"])
@@ -242,8 +250,30 @@ async def _send_error(send: Send, status: int, code: str, message: str, retry_s:
     await send({"type": "http.response.body", "body": body})
 
 
+def _naming(send: Send, name: bytes) -> Send:
+    """Send with the name of the proxy in the head of the answer."""
+
+    async def named(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], (PROXY_HEADER, name)]}
+        await send(message)
+
+    return named
+
+
 def proxy_middleware() -> list[Any]:
-    """Return what Ray Serve's proxy wraps itself in (see `PROXY_HOOK`)."""
+    """Have Ray Serve's proxy listen alone, and return what it wraps itself in (see `PROXY_HOOK`)."""
+    from ray.serve._private import http_util
     from starlette.middleware import Middleware
 
+    # Ray Serve 2.60 lets any process of the same user listen beside its proxy, and connections meet either. Its own switch
+    # (SERVE_SOCKET_REUSE_PORT_ENABLED=0) also refuses a port whose last connections are only being forgotten.
+    if not callable(getattr(http_util, "set_socket_reuse_port", None)):
+        raise RuntimeError("This version of Ray Serve opens its port in another way: crossmesh cannot see that it listens alone.")
+    http_util.set_socket_reuse_port = _reuse_address
     return [Middleware(Gate)]
+
+
+def _reuse_address(listener: socket.socket) -> bool:
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return True

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,6 +55,7 @@ def caches(monkeypatch: pytest.MonkeyPatch) -> list[Target]:
     reset: list[Target] = []
     monkeypatch.setattr(runner, "reset_cache", lambda target: not reset.append(target))
     monkeypatch.setattr(runner, "lookups_of", lambda target: Lookups(100 * len(reset), 0))
+    monkeypatch.setattr(runner, "Origin", lambda *_: SimpleNamespace(check=lambda: None))
     return reset
 
 

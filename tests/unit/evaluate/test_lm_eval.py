@@ -2,6 +2,7 @@
 
 import json
 import sys
+from unittest.mock import Mock
 
 import pytest
 
@@ -9,6 +10,7 @@ from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.evaluate import lm_eval as room
 from crossmesh.evaluate.lm_eval import evaluate_harness, harness_python
 from crossmesh.evaluate.results import EvalResult, read_result
+from crossmesh.origin import ServerChangedError
 from crossmesh.spec.evaluation import EvalSpec
 
 SPEC = EvalSpec(task="lm_eval", tasks=("arith",), temperature=0.5, max_tokens=32, concurrency=4, seed=3, path="/tasks")
@@ -48,6 +50,12 @@ def stand_in(tmp_path, monkeypatch):
     return python
 
 
+@pytest.fixture(autouse=True)
+def one_server(monkeypatch):
+    """The server behind every URL stays the same."""
+    monkeypatch.setattr(room, "Origin", Mock())
+
+
 def test_the_harness_is_told_all_and_its_files_are_a_result(stand_in, tmp_path):
     seen = []
     result = evaluate_harness("http://h:1/v1/", "secret", "m", SPEC, tmp_path / "out", lambda *progress: seen.append(progress))
@@ -70,6 +78,20 @@ def test_the_harness_is_told_all_and_its_files_are_a_result(stand_in, tmp_path):
     # Other versions of its tasks are another task.
     again = evaluate_harness("http://h:1", "secret", "m", SPEC, tmp_path / "out")
     assert again.comparable_on == result.comparable_on
+
+
+def test_when_another_server_answers_no_answer_of_the_harness_is_kept(stand_in, tmp_path, monkeypatch):
+    class Replaced:
+        def __init__(self, *_):
+            pass
+
+        def check(self, looks=8):
+            raise ServerChangedError("another one")
+
+    monkeypatch.setattr(room, "Origin", Replaced)
+    with pytest.raises(ServerChangedError):
+        evaluate_harness("http://h:1", "secret", "m", SPEC, tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_failing_harness_is_quoted_and_multiple_choice_is_explained(stand_in, tmp_path):

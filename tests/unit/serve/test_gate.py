@@ -3,15 +3,17 @@
 import asyncio
 import hashlib
 import json
+import socket
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.serve._private import http_util
 
 from crossmesh.serve.admission import Admission, for_path
-from crossmesh.serve.gate import Gate
+from crossmesh.serve.gate import PROXY_HEADER, PROXY_VARIABLE, Gate, proxy_middleware
 from crossmesh.serve.keys import key_digest
 
 KEY, ALICES = "cm-0123456789abcdef", "cm-fedcba9876543210"
@@ -126,6 +128,22 @@ def test_web_sockets_are_closed_and_start_up_and_liveness_are_let_through(rules:
     assert ask(rules, scope("/v1/realtime", kind="websocket")).sent == [{"type": "websocket.close", "code": 1008}]
     assert ask(None, scope("", kind="lifespan")).sent[0]["type"] == "reached"
     assert ask(rules, scope("/-/healthz")).sent[0]["scope"]["path"] == "/-/healthz"
+
+
+def test_liveness_names_the_proxy_and_its_port_is_shared_with_nobody(rules: Admission, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PROXY_VARIABLE, "one")
+    start = {"type": "http.response.start", "status": 200, "headers": []}
+    assert ask(rules, scope("/-/healthz"), answering(start)).header(PROXY_HEADER) == b"one"
+    monkeypatch.setattr(http_util, "set_socket_reuse_port", http_util.set_socket_reuse_port)  # Put back after the test.
+    proxy_middleware()
+    with socket.socket() as first, socket.socket() as second:
+        assert http_util.set_socket_reuse_port(first)
+        first.bind(("127.0.0.1", 0))
+        first.listen()
+        second.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        second.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        with pytest.raises(OSError, match="in use"):
+            second.bind(first.getsockname())
 
 
 def test_the_table_of_servers_is_asked_of_the_application(rules: Admission) -> None:
