@@ -9,9 +9,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 from rich.console import Console as RichConsole
 
 from crossmesh.console import Console
-from crossmesh.errors import CrossmeshError, require
+from crossmesh.errors import CrossmeshError, InputError, require
 from crossmesh.report.comparing import Limits, compare_runs, select
-from crossmesh.report.regression import REGRESSION, judge
+from crossmesh.report.findings import repeat_command
+from crossmesh.report.regression import ONE_RUN, REGRESSION, judge
 from crossmesh.report.tables import print_report
 from crossmesh.spec.compose import Job, JobKeys, run_job
 from crossmesh.track.tracker import Tracker
@@ -57,7 +58,7 @@ def run(job: Job[CompareKeys]) -> None:
     limits = {key: text for key, text in asdict(keys.fail_if).items() if text}
     selection = select(tracker, spec.name, keys.runs, keys.sweep, keys.baseline, keys.candidate, limits)
     command = " ".join(["python jobs/compare.py", *sys.argv[1:]])
-    done = compare_runs(tracker, selection, command, Path(keys.folder).absolute(), keys.hours, keys.qps, spec.hardware.catalogue)
+    done = compare_runs(tracker, selection, command, Path(keys.folder).absolute(), keys.hours, keys.qps, spec)
     judged = judge(done.report, [one.run_id for one in selection.runs], limits) if keys.baseline else ()
     values = done.report.json() | {"report": str(done.page), "run_id": done.run_id}
     values["judged"] = [{**asdict(one), "words": one.words} for one in judged]
@@ -67,6 +68,12 @@ def run(job: Job[CompareKeys]) -> None:
         console.say(one.words)
     if any(one.verdict == REGRESSION for one in judged):
         sys.exit(CrossmeshError.exit_code)
+    if open_ := [one for one in judged if one.verdict == ONE_RUN]:
+        command = repeat_command(done.report.results, *(one.run_id for one in selection.runs))
+        raise InputError(
+            f"fail_if.{open_[0].limit.key} cannot be judged: {open_[0].change.words} is beyond the limit, and one run each says nothing of "
+            f"the machine. Add repeats and judge fail_if.tokens_per_s: {command}"
+        )
 
 
 if __name__ == "__main__":

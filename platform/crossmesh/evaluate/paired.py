@@ -4,7 +4,7 @@ Whether the two were examined alike is not seen here; a difference between model
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -106,6 +106,16 @@ def compare_counts(one: Counts, other: Counts, k: int = 1, seed: int = 0) -> Pai
         problems_needed=math.ceil(((_Z_LEVEL + _Z_POWER) * spread / difference) ** 2) or 1 if difference else None,
         samples_needed=_samples_needed(one, other, difference, spread) if k == 1 and len(samples) == 1 and min(samples) > 1 else None,
     )
+
+
+def holm(p_values: Sequence[float]) -> tuple[float, ...]:
+    """Return Holm's corrected p-values: as many tests as these were made, and the best of them was picked."""
+    if len(p_values) < 2:
+        return tuple(p_values)
+    # Imported here for the same reason as in `mcnemar_p`.
+    from statsmodels.stats.multitest import multipletests
+
+    return tuple(float(one) for one in multipletests(p_values, method="holm")[1])
 
 
 def mcnemar_p(better: int, worse: int) -> float:

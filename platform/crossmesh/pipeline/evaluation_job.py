@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from crossmesh.adapters.peft_format import adapter_digest
@@ -10,7 +10,7 @@ from crossmesh.cluster import ray_session, require_chips
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.evaluate.harness import open_task
-from crossmesh.evaluate.paired import Paired, compare_counts
+from crossmesh.evaluate.paired import LEVEL, Paired, compare_counts, holm
 from crossmesh.evaluate.results import EvalResult
 from crossmesh.hardware.devices import Tpu
 from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, check_evaluation, evaluate_models, evaluate_url
@@ -33,17 +33,56 @@ class Compared:
     paired: Paired
     differing: tuple[str, ...]
     """Keys of how they were examined that are not equal: then the difference is not the models' alone."""
+    matters: float = 0.0
+    """The smallest difference that matters, as a share."""
+    tests: int = 1
+    """Comparisons that were made together; the p-value is corrected for them (Holm)."""
+    p_value: float | None = None
+    """Corrected."""
 
     def json(self) -> dict[str, Any]:
         """As JSON values."""
         values = {"one": self.one, "other": self.other, "split": self.split, "comparable": not self.differing}
         pair = asdict(self.paired)
-        return {**values, "differing": list(self.differing), "pass_at_k": [pair.pop("one"), pair.pop("other")], **pair, "shown": self.shown}
+        return {
+            **values,
+            "differing": list(self.differing),
+            "pass_at_k": [pair.pop("one"), pair.pop("other")],
+            **pair,
+            "shown": self.shown,
+            "p_corrected": self.p_corrected,
+            "tests": self.tests,
+            "verdict": self.verdict,
+        }
+
+    @property
+    def p_corrected(self) -> float:
+        """The p-value, corrected for how many comparisons were made."""
+        return self.paired.p_value if self.p_value is None else self.p_value
 
     @property
     def shown(self) -> bool:
-        """Whether there is a difference of the models: examined alike, and more than chance."""
-        return self.paired.shown and not self.differing
+        """Whether there is a difference of the models: examined alike, more than chance, and as large as matters."""
+        significant = self.p_corrected < 1 - LEVEL and abs(self.paired.difference) >= self.matters
+        return significant and bool(self.paired.difference) and not self.differing
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.differing:
+            return "not comparable"
+        if self.shown:
+            return "shown"
+        low, high = self.paired.low, self.paired.high
+        inside = max(abs(low), abs(high)) <= self.matters
+        small = abs(self.paired.difference) < self.matters and self.p_corrected < 1 - LEVEL
+        return f"equal within {100 * self.matters:g} points" if inside or small else "no difference shown"
+
+
+def corrected(compared: Sequence[Compared], matters: float) -> tuple[Compared, ...]:
+    """The comparisons of one job with Holm's corrected p-values, and the smallest difference that matters, as a share."""
+    p_values = holm([one.paired.p_value for one in compared])
+    return tuple(replace(one, matters=matters, tests=len(compared), p_value=p) for one, p in zip(compared, p_values, strict=True))
 
 
 def judge_task(spec: ExperimentSpec, console: Console) -> dict[str, Any]:
@@ -75,7 +114,8 @@ def evaluate(spec: ExperimentSpec, console: Console, against: str, *, force: boo
     found = (evaluate_url(spec, tracker, console, force=force),) if spec.eval.url else _on_own_server(spec, tracker, console, force=force)
     base = next((one for one in found if one.name == BASE), None)
     pairs = [(one, base) for one in found if base and one is not base] + ([(one, earlier) for one in found] if earlier else [])
-    return found, tuple(compared for one, other in pairs for compared in compare(one, other))
+    compared = [compared for one, other in pairs for compared in compare(one, other)]
+    return found, corrected(compared, spec.matters.pass_at_k / 100)
 
 
 def _on_own_server(spec: ExperimentSpec, tracker: Tracker, console: Console, *, force: bool) -> tuple[Evaluation, ...]:

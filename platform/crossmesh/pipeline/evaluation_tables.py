@@ -55,22 +55,23 @@ def _results(found: Sequence[Evaluation]) -> Table:
 
 
 def _comparisons(compared: Sequence[Compared]) -> Table:
-    table = Table(title="problem by problem", title_justify="left")
+    tests = compared[0].tests
+    title = "problem by problem" + (f", p-values corrected for {tests} comparisons (Holm)" if tests > 1 else "")
+    table = Table(title=title, title_justify="left")
     for column in ("models", "split", "points", "95% interval", "p", "better/worse", "effect", "power", "verdict"):
         table.add_column(column, justify="right" if column in ("points", "p", "effect", "power") else "left")
     for pair in compared:
         paired = pair.paired
-        verdict = "not comparable" if pair.differing else "shown" if paired.shown else "no difference shown"
         table.add_row(
             Text(f"{pair.one} - {pair.other}"),
             Text(f"{pair.split}, pass@{paired.k}"),
             f"{100 * paired.difference:+.1f}",
             f"{100 * paired.low:+.1f} to {100 * paired.high:+.1f}",
-            f"{paired.p_value:.2g}",
+            f"{pair.p_corrected:.2g}",
             f"{paired.better}/{paired.worse} of {paired.problems}",
             "" if paired.effect is None else f"{paired.effect:.2f}",
             f"{paired.power:.0%}",
-            Text(verdict, style="red" if pair.differing else "green" if paired.shown else ""),
+            Text(pair.verdict, style="red" if pair.differing else "green" if pair.shown else ""),
         )
     return table
 

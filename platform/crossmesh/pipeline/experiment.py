@@ -14,6 +14,7 @@ from crossmesh.files import canonical_json, digest_text, write_json
 from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, check_evaluation, evaluate_models
 from crossmesh.plan.gate import gate_serving, gate_training
 from crossmesh.plan.planner import own_planner
+from crossmesh.report.comparing import where_given
 from crossmesh.report.prices import rent
 from crossmesh.report.variants import Results, RunRecord, TrainingSummary, Variant, answers_of, scores_of
 from crossmesh.report.write import Report, make_report
@@ -93,7 +94,8 @@ def run_experiment(
                 stage.say("already done" if trials[backend].skipped else f"final loss {trials[backend].result.final_loss:.4f}")
         adapters = tuple(Adapter(backend, trial.result.adapter_folder, trial.result.adapter_digest) for backend, trial in trials.items())
         evaluations = evaluate_models(spec, model, adapters, tracker, console, parent, force=force)
-        report = make_report(Results(spec.name, _variants(spec, trials, evaluations), command, tracker.ui_command))
+        variants = _variants(spec, trials, evaluations)
+        report = make_report(Results(spec.name, variants, command, tracker.ui_command, matters=spec.matters, where=where_given()))
         page = report.write(output)
         for suffix in (".html", ".json", ".md"):
             tracker.artifact_file(parent, page.with_suffix(suffix), "report")
@@ -134,7 +136,6 @@ def _variants(spec: ExperimentSpec, trials: dict[str, Trial], evaluations: dict[
             tokens=result.tokens,
             loss_tokens=result.loss_tokens,
             padded_tokens_per_s=result.padded_tokens_per_s,
-            rates=tuple(event.tokens_per_s for event in result.history if not event.first),
         )
         size = (result.adapter_folder / "adapter_model.safetensors").stat().st_size
         scores, answers = scores_of(own.result), answers_of(own.result)

@@ -1,5 +1,6 @@
 """A comparison from selection to files: which runs, their report in a folder and in MLflow. What the report says is decided elsewhere."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,13 @@ def select(
 
 
 def compare_runs(
-    tracker: Tracker, selection: Selection, command: str, folder: Path, hours: tuple[float, ...], qps: float, catalogue: str
+    tracker: Tracker,
+    selection: Selection,
+    command: str,
+    folder: Path,
+    hours: tuple[float, ...],
+    qps: float,
+    spec: ExperimentSpec,
 ) -> Done:
     """Make the report of `selection`, write it into a folder of its own in `folder`, and log it; the same report is logged once.
 
@@ -99,12 +106,13 @@ def compare_runs(
         folder: where reports go.
         hours: hours of serving that total costs are given for.
         qps: requests a second that a system must answer in total costs; 0: one engine.
-        catalogue: a file with own prices; empty: the one that each run had.
+        spec: of this job; `hardware.catalogue` is a file with own prices (empty: the one that each run had), `matters` what matters.
     """
-    variants = stored_variants(tracker, selection.runs, catalogue)
+    variants = stored_variants(tracker, selection.runs, spec.hardware.catalogue)
     if not selection.as_given:
         variants = tuple(sorted(variants, key=lambda one: (one.training is not None, natural(one.name))))
-    report = make_report(Results(selection.title, variants, command, tracker.ui_command, selection.notes, hours, qps))
+    told = (selection.title, variants, command, tracker.ui_command, selection.notes, hours, qps)
+    report = make_report(Results(*told, matters=spec.matters, where=where_given()))
     digest = digest_text(canonical_json([one.run_id for one in selection.runs]))
     page = report.write(folder / f"{_file_name(selection.title)}-{digest[:8]}")
     identity = digest_text(canonical_json([KIND, report.json()]))
@@ -114,6 +122,11 @@ def compare_runs(
     tracker.artifact_folder(run_id, page.parent, "report")
     tracker.finish(run_id)
     return Done(report, page, run_id)
+
+
+def where_given() -> tuple[str, ...]:
+    """The arguments of this job that say where its runs are kept."""
+    return tuple(one for one in sys.argv[1:] if one.startswith(("storage.root=", "tracking.uri=", "tracking.experiment=")))
 
 
 def _file_name(title: str) -> str:

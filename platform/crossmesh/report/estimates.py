@@ -3,12 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 
-_Z = 1.959964
-"""Of a 95% interval."""
-_FEWEST = 6
-"""Values that a distribution-free 95% interval of a median needs: with five, even the extremes cover only 94%."""
-_EXACT_UP_TO = 200
+FEWEST_RUNS = 3
+"""Runs of each that a verdict on speed needs."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,8 @@ class Margin:
     method: str = ""
     """How the interval was made; empty without one."""
     p_value: float | None = None
+    unit: str = ""
+    """Of a difference that is neither relative nor of shares."""
 
     @property
     def shown(self) -> bool | None:
@@ -45,6 +45,8 @@ class Margin:
     @property
     def words(self) -> str:
         """In percent or percentage points, with the interval."""
+        if self.unit:
+            return f"{self.value:+.6f} {self.unit}"
         unit = "%" if self.relative else " points"
         interval = f" ({_percent(self.low)} to {_percent(self.high)})" if self.low is not None and self.high is not None else ""
         return f"{_percent(self.value)}{unit}{interval}"
@@ -81,28 +83,44 @@ def relative_change(one: Estimate, other: Estimate) -> Margin:
     middle = math.log(one.value / other.value)
     low = middle - math.hypot(math.log(one.value / mine[0]), math.log(others[1] / other.value))
     high = middle + math.hypot(math.log(mine[1] / one.value), math.log(other.value / others[0]))
-    return Margin(value, math.expm1(low), math.expm1(high), method="over the steps of one run each")
+    return Margin(value, math.expm1(low), math.expm1(high), method="from the intervals of both")
 
 
-def median_estimate(values: Sequence[float], median: float) -> Estimate:
-    """Return `median`, which is that of `values`, with the interval between two order statistics that covers it with 95%.
+def rate_of_runs(rates: Sequence[float]) -> Estimate:
+    """Return the geometric mean of the rates of several runs, with the t interval of their logarithms; of one or two runs without one."""
+    logs = [math.log(rate) for rate in rates]
+    middle = fmean(logs)
+    if len(logs) < FEWEST_RUNS:
+        return Estimate(math.exp(middle))
+    half = _t_half(logs)
+    return Estimate(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
-    It assumes nothing of their distribution, but that they are independent; fewer than six values have none.
+
+def change_over_rounds(rounds: Sequence[tuple[float, float]]) -> Margin:
+    """Return how far the first rate of each round is above the second: the mean of their log ratios, its t interval and p-value.
+
+    The runs of a round ran one after the other, so a machine that grows slower or faster by the hour is slower or faster for both.
     """
-    count = len(values)
-    if count < _FEWEST:
-        return Estimate(median)
-    rank = _rank(count)
-    ordered = sorted(values)
-    return Estimate(median, min(median, ordered[rank - 1]), max(median, ordered[count - rank]))
+    ratios = [math.log(one / other) for one, other in rounds]
+    middle = fmean(ratios)
+    if len(ratios) < FEWEST_RUNS:
+        return Margin(math.expm1(middle))
+    half = _t_half(ratios)
+    method = f"t interval over {len(ratios)} interleaved runs of each"
+    return Margin(math.expm1(middle), math.expm1(middle - half), math.expm1(middle + half), method=method, p_value=_t_p_value(ratios))
 
 
-def _rank(count: int) -> int:
-    """The largest rank below which the median of `count` values lies with at most 2.5%, counted from 1."""
-    if count > _EXACT_UP_TO:
-        return max(1, math.floor((count - _Z * math.sqrt(count)) / 2))
-    below, rank = 0, 0
-    while (below + math.comb(count, rank)) / 2**count <= 0.025:
-        below += math.comb(count, rank)
-        rank += 1
-    return max(1, rank)
+def _t_half(values: Sequence[float]) -> float:
+    # Imported here because it takes a second and few reports need it.
+    from scipy import stats
+
+    return float(stats.t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+
+
+def _t_p_value(values: Sequence[float]) -> float:
+    from scipy import stats
+
+    error = stdev(values) / math.sqrt(len(values))
+    if not error:
+        return 0.0 if fmean(values) else 1.0
+    return float(2 * stats.t.sf(abs(fmean(values)) / error, len(values) - 1))

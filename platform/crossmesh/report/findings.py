@@ -5,16 +5,17 @@ Nothing is claimed that its interval does not show, and nothing across what the 
 """
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from crossmesh.report.comparable import ASPECTS, GROUPS, NO, NOTHING, YES, Comparison, Difference, Gate
-from crossmesh.report.estimates import Margin
+from crossmesh.report.estimates import FEWEST_RUNS, Margin
 from crossmesh.report.quantities import USD_OUTPUT
 from crossmesh.report.quantity import SERVED, Quantity
 from crossmesh.report.sheets import Computed
 from crossmesh.report.variants import Results, Variant, split_name
-from crossmesh.report.winners import EQUAL, SHOWN, SINGLE, UNDECIDED, Winner, margin_of
+from crossmesh.report.winners import EQUAL, ONE_RUN, SHOWN, SINGLE, UNDECIDED, Winner, margin_of
 
 GOOD, BAD, NEUTRAL = "good", "bad", "neutral"
 _QUESTIONS = {
@@ -58,6 +59,7 @@ def _finding(aspect: str, results: Results, comparison: Comparison, found: Compu
     else:
         key = "tokens_per_s" if aspect == "speed" else "usd_per_million_tokens"
         answer, reasons, tone = _least_or_most(key, found, letters)
+        reasons += _what_it_takes(results, _won(key, found))
     if aspect == "cost":
         reasons += list(found.break_evens[:_NAMED])
     if gate.confounders and gate.state != NOTHING:
@@ -84,29 +86,55 @@ def _least_or_most(key: str, found: Computed, letters: Mapping[str, str]) -> tup
     if len(ranked) > _NAMED:
         reasons.append(f"The table of winners has all {len(ranked)} groups.")
     if any(one.verdict == SINGLE for one in ranked):
-        reasons.append("One run each, so without an interval.")
+        reasons.append("Measured once each, so without an interval.")
+    reasons += [f"The smallest difference that matters: {size}." for size in dict.fromkeys(one.matters for one in ranked)]
     return _answer(ranked), reasons, NEUTRAL
 
 
 def _answer(ranked: Sequence[Winner]) -> str:
     first = ranked[0]
     if len(ranked) > 1:
-        bests = list(dict.fromkeys(one.best for one in ranked))
+        if all(one.verdict == ONE_RUN for one in ranked):
+            return f"Not decided: {first.why}"
+        if all(one.verdict == EQUAL for one in ranked):
+            return f"Equal within {first.matters} in every group"
+        bests = list(dict.fromkeys(one.best for one in ranked if one.verdict in (SHOWN, SINGLE)))
+        if not bests:
+            return "No difference shown"
         return f"{first.best} in every group" if len(bests) == 1 else f"Best in each of {len(ranked)} groups"
     if first.verdict == EQUAL:
-        return "Equal"
+        return f"Equal within {first.matters}"
+    if first.verdict == ONE_RUN:
+        return f"Not decided: {first.why}"
     if first.verdict == UNDECIDED:
         return "No difference shown"
     margin = first.margin
+    if margin.unit:
+        return f"{first.best}, by {abs(margin.value):.4f} {margin.unit}"
     size = f"{100 * abs(margin.value):.1f} points" if not margin.relative else f"{100 * abs(margin.value):,.1f}%"
     return f"{first.best}, by {size}"
+
+
+def _what_it_takes(results: Results, ranked: Sequence[Winner]) -> list[str]:
+    """The command that adds the repeats which are missing."""
+    ids = {one.name: one.run_id for one in results.variants if one.run_id}
+    open_ = [one for one in ranked if one.verdict == ONE_RUN and one.best in ids and one.second in ids]
+    return [f"To decide it: {repeat_command(results, ids[one.best], ids[one.second])}" for one in open_[:_NAMED]]
+
+
+def repeat_command(results: Results, *runs: str) -> str:
+    """What adds interleaved repeats of some runs, and compares these."""
+    return shlex.join(["python", "jobs/compare.py", f"runs=[{','.join(runs)}]", f"repeat={FEWEST_RUNS}", *results.where])
 
 
 def _line(one: Winner, letters: Mapping[str, str]) -> str:
     best, second = one.quantity.cells[one.best], one.quantity.cells[one.second]
     if len(set(letters.values())) > 1 and one.best in letters:
+        if one.verdict == ONE_RUN:
+            return f"Group {letters[one.best]}: {one.sentence}."
         return f"Group {letters[one.best]}: {one.best}, {best.text} {one.quantity.unit}, {one.words}."
-    return f"{one.best} {best.text} against {one.second} {second.text} {one.quantity.unit}: {one.words}."
+    said = "once each" if one.verdict == ONE_RUN else one.words
+    return f"{one.best} {best.text} against {one.second} {second.text} {one.quantity.unit}: {said}."
 
 
 def _without_winner(quantity: Quantity) -> tuple[str, list[str], str]:

@@ -137,14 +137,16 @@ def _sweep_figures(results: Results, comparison: Comparison) -> Iterator[_Figure
     offers = sweep_charts.offers(results, names)
     if len(offers) > 2:
         said = "; ".join(f"{one.name} {one.hours:.3g} h" + (f", {one.usd:.3g} USD" if one.usd is not None else "") for one in
-                         sweep_charts.front(offers)[:5])  # fmt: skip
+                         sweep_charts.front(offers, results.matters)[:5])  # fmt: skip
         unpriced = (
             "" if all(one.usd is not None for one in offers) else " There is no price for all of this hardware, so loss stands for it."
         )
         solved = " The area of a dot is the share of problems solved." if any(one.score is not None for one in offers) else ""
         title = "Time, price and quality" if not unpriced else "Time and quality"
-        caption = f"For a million real tokens. On the Pareto front: {said}.{unpriced}{solved}{within}"
-        yield _drawn(title, caption, partial(sweep_charts.draw_offers, found=offers, palette=PAGE), 340, "offers")
+        caption = (
+            f"For a million real tokens, one run each. On the Pareto front, by differences that matter: {said}.{unpriced}{solved}{within}"
+        )
+        yield _drawn(title, caption, partial(sweep_charts.draw_offers, found=offers, palette=PAGE, matters=results.matters), 340, "offers")
     if lines := sweep_charts.scaling(points):
         caption = "Best real tokens per second of each number of devices; dashed: in proportion." + within
         yield _drawn("Speed over devices", caption, partial(sweep_charts.draw_scaling, lines=lines, palette=PAGE), 320, "scaling")

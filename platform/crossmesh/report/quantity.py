@@ -8,6 +8,8 @@ from crossmesh.report.estimates import Estimate
 
 HIGHER, LOWER, NEITHER = "higher", "lower", ""
 TRAINING, EVALUATION, SERVED, COST = "training", "evaluation", "serving", "cost"
+LOSS = "final_loss"
+"""Key of the loss, whose differences are nats."""
 NOT_TRAINED, NOT_EVALUATED = "not trained", "not evaluated"
 
 

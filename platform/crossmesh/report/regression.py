@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from crossmesh.errors import InputError
 from crossmesh.report.comparable import YES, Comparison
 from crossmesh.report.estimates import Margin
-from crossmesh.report.quantity import HIGHER, Quantity
+from crossmesh.report.quantity import HIGHER, LOSS, Quantity
 from crossmesh.report.sheets import Computed
-from crossmesh.report.winners import margin_of
+from crossmesh.report.winners import absolute, margin_of, smallest, timed_once
 from crossmesh.report.write import Report
 
 _LIMIT = re.compile(r"^(-?\d+(?:\.\d+)?)(%?)$")
 REGRESSION, WITHIN, OPEN = "regression", "within the limit", "beyond the limit, but within its interval"
+ONE_RUN = "beyond the limit, but not decided: one run each"
+EQUAL = "within the smallest difference that matters"
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,9 @@ def judge(report: Report, runs: Sequence[str], limits: Mapping[str, str]) -> tup
         limit = parse_limit(key, text)
         quantity = _quantity(report.found, key)
         _check(quantity, limit, report.comparison, baseline.name, candidate.name)
-        change = margin_of(quantity, candidate, baseline)
+        change, names = margin_of(quantity, candidate, baseline), (candidate.name, baseline.name)
         before, after = (f"{quantity.cells[one.name].text} {quantity.unit}" for one in (baseline, candidate))
-        judged.append(Judged(limit, before, after, change, _verdict(change, limit, quantity)))
+        judged.append(Judged(limit, before, after, change, _verdict(change, limit, quantity, _small(change, quantity, report, names))))
     return tuple(judged)
 
 
@@ -102,9 +104,19 @@ def _check(quantity: Quantity, limit: Limit, comparison: Comparison, *names: str
         )
 
 
-def _verdict(change: Margin, limit: Limit, quantity: Quantity) -> str:
+def _small(change: Margin, quantity: Quantity, report: Report, names: tuple[str, str]) -> bool:
+    """Whether a change is below the smallest that matters."""
+    size, _ = smallest(quantity, report.results.matters)
+    return abs(absolute(quantity, *names).value if quantity.key == LOSS else change.value) < size
+
+
+def _verdict(change: Margin, limit: Limit, quantity: Quantity, small: bool) -> str:
     sign = 1 if quantity.better == HIGHER else -1
     if sign * change.value >= sign * limit.value:
         return WITHIN
+    if small:
+        return EQUAL
+    if timed_once(quantity) and change.low is None:
+        return ONE_RUN
     best = change.high if quantity.better == HIGHER else change.low
     return OPEN if best is not None and sign * best >= sign * limit.value else REGRESSION

@@ -12,7 +12,7 @@ from crossmesh.report.ownership import break_evens, ownership
 from crossmesh.report.quantities import quantities
 from crossmesh.report.quantity import COST, EVALUATION, NEITHER, SERVED, TRAINING, Quantity
 from crossmesh.report.variants import Results
-from crossmesh.report.winners import SHOWN, SINGLE, Winner, winners
+from crossmesh.report.winners import ONE_RUN, SHOWN, SINGLE, Winner, winners
 
 _SIDE_BY_SIDE = 4
 """Up to so many variants are columns."""
@@ -138,7 +138,7 @@ def _winner_table(comparison: Comparison, found: Computed) -> Table:
                 Cell(one.best, "" if one.verdict in (SHOWN, SINGLE) else one.verdict),
                 best,
                 replace(second, note=one.second),
-                Cell(one.words, one.margin.method or "without an interval", value=one.margin.value),
+                Cell(one.words if one.verdict != ONE_RUN else one.why, one.margin.method or "without an interval", value=one.margin.value),
             )
         )
     columns = (

@@ -3,7 +3,6 @@
 Which evaluation and which benchmark belong to which training is `lineage`'s.
 """
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -117,7 +116,6 @@ class _Reader:
 
     def _training(self, run: TrackedRun) -> TrainingSummary:
         totals = {name.removeprefix("train/"): run.metrics[name] for name in _TOTALS}
-        rates = self._tracker.history(run.run_id, "train/tokens_per_s")[1:]  # The first step compiles.
         rate = totals["tokens_per_s_steady"]
         planned, planned_mfu = run.metrics.get("plan/tokens_per_s"), run.metrics.get("plan/mfu")
         return TrainingSummary(
@@ -128,7 +126,6 @@ class _Reader:
             tokens=int(totals["tokens"]),
             loss_tokens=int(totals["loss_tokens"]),
             padded_tokens_per_s=run.metrics.get("train/padded_tokens_per_s_steady"),
-            rates=tuple(value for _, value in rates if math.isfinite(value) and value > 0),
             mfu=planned_mfu * rate / planned if planned and planned_mfu else None,
             energy_wh=self._energy(run, totals["seconds"]),
         )

@@ -9,6 +9,7 @@ from crossmesh.hardware.catalogue import slices
 from crossmesh.report.charts import Palette, legend
 from crossmesh.report.ownership import System, find_system
 from crossmesh.report.variants import Results, Variant
+from crossmesh.spec.verdicts import MattersSpec
 
 _PANELS = 6
 _AXES = ("dcn", "data", "fsdp", "tp")
@@ -153,15 +154,40 @@ def _offer(variant: Variant, results: Results) -> Offer | None:
     return Offer(variant.name, kind, hours, usd, training.final_loss, score.value if score else None)
 
 
-def front(found: Sequence[Offer]) -> list[Offer]:
-    """Those that no other beats in time and price (or loss, where there are no prices) at once, by time."""
-    ordered = sorted(found, key=lambda one: (one.hours, height(one)))
-    best, kept = math.inf, []
-    for one in ordered:
+def front(found: Sequence[Offer], matters: MattersSpec = MattersSpec()) -> list[Offer]:  # noqa: B008  # Frozen.
+    """Those that no other beats, by time.
+
+    One beats another when it is better by a difference that matters in time or price (or loss, where there are no prices), and worse by
+    none in the other. Of those that no difference that matters tells apart the first stays.
+    """
+    best, undominated = math.inf, []
+    for one in sorted(found, key=lambda one: (one.hours, height(one))):
         if height(one) < best:
             best = height(one)
+            undominated.append(one)
+    kept: list[Offer] = []
+    for one in undominated:
+        beaten = any(_beats(other, one, matters) for other in undominated if other is not one)
+        if not beaten and not any(_same(other, one, matters) for other in kept):
             kept.append(one)
     return kept
+
+
+def _steps_ahead(one: Offer, other: Offer, matters: MattersSpec) -> tuple[float, float]:
+    """By how much `one` is better than `other` in time and in height, in differences that matter."""
+    time = (1 - one.hours / other.hours) / max(matters.speed / 100, 1e-12) if other.hours else 0.0
+    if one.usd is None or other.usd is None:
+        return time, (other.loss - one.loss) / max(matters.loss, 1e-12)
+    return time, (1 - one.usd / other.usd) / max(matters.usd / 100, 1e-12) if other.usd else 0.0
+
+
+def _beats(one: Offer, other: Offer, matters: MattersSpec) -> bool:
+    ahead, behind = _steps_ahead(one, other, matters), _steps_ahead(other, one, matters)
+    return max(ahead) >= 1 and max(behind) < 1
+
+
+def _same(one: Offer, other: Offer, matters: MattersSpec) -> bool:
+    return max(*_steps_ahead(one, other, matters), *_steps_ahead(other, one, matters)) < 1
 
 
 def height(one: Offer) -> float:
@@ -169,7 +195,7 @@ def height(one: Offer) -> float:
     return one.loss if one.usd is None else one.usd
 
 
-def draw_offers(figure: Any, found: Sequence[Offer], palette: Palette) -> None:
+def draw_offers(figure: Any, found: Sequence[Offer], palette: Palette, matters: MattersSpec) -> None:
     """Price (or loss) against time of a million real tokens; where models were evaluated the area of a dot is what they solve."""
     axis = figure.subplots()
     priced = all(one.usd is not None for one in found)
@@ -178,7 +204,7 @@ def draw_offers(figure: Any, found: Sequence[Offer], palette: Palette) -> None:
         color = palette.series[1 + number % (len(palette.series) - 1)]
         sizes = [28 if one.score is None else 12 + 170 * one.score for one in own]
         axis.scatter([one.hours for one in own], [height(one) for one in own], s=sizes, color=color, alpha=0.75, linewidths=0, label=kind)
-    best = front(found)
+    best = front(found, matters)
     axis.plot(
         [one.hours for one in best],
         [height(one) for one in best],

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text
+from crossmesh.spec.verdicts import MattersSpec
 
 if TYPE_CHECKING:
     from crossmesh.evaluate.results import EvalResult
@@ -86,8 +87,6 @@ class TrainingSummary:
     """Of them, tokens that count in the loss."""
     padded_tokens_per_s: float | None = None
     """Computed tokens, padding included."""
-    rates: tuple[float, ...] = ()
-    """Real tokens per second of each step that `tokens_per_s` is the median of."""
     mfu: float | None = None
     """Measured time against FLOP as the plan models them; None without a plan."""
     energy_wh: float | None = None
@@ -125,6 +124,21 @@ class Rent:
 
 
 @dataclass(frozen=True)
+class Repeat:
+    """The first steps of a training, taken once more beside those of the trainings that it is compared with."""
+
+    round: str
+    """Which round of which session: the repeats of one round ran one after the other."""
+    steps: int
+    """Steps that were taken."""
+    tokens_per_s: float
+    run_id: str = ""
+    """MLflow run."""
+    load: tuple[str, ...] = ()
+    """What else kept the machine busy meanwhile; a repeat under load decides nothing."""
+
+
+@dataclass(frozen=True)
 class Variant:
     """One model of the comparison: the base, or the base with an adapter that one backend trained."""
 
@@ -148,6 +162,10 @@ class Variant:
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What lm-evaluation-harness says, by `task/metric,filter`."""
+    repeats: tuple[Repeat, ...] = ()
+    """Of its first steps."""
+    load: tuple[str, ...] = ()
+    """What else kept the machine busy while it was trained."""
 
     @property
     def rows(self) -> int | None:
@@ -184,6 +202,10 @@ class Results:
     """Hours of serving that total costs are given for."""
     qps: float = 0.0
     """Requests a second that a system must answer within the SLO in total costs; 0: one engine, whatever it sustains."""
+    matters: MattersSpec = field(default_factory=MattersSpec)
+    """The smallest differences that matter."""
+    where: tuple[str, ...] = ()
+    """Arguments of a job that say where the runs are kept; empty: where they are by default."""
 
     def __post_init__(self) -> None:
         """Check that names are distinct and there is something to show."""

@@ -1,6 +1,6 @@
 """Writes a report into a folder: `report.html` for people, `report.md` for a pull request, `report.json` for scripts. All hold the same."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +76,12 @@ class Report:
                     "p_value": one.margin.p_value,
                     "method": one.margin.method,
                     "verdict": one.verdict,
+                    "matters": one.matters,
+                    "words": one.sentence,
                 }
                 for one in self.found.winners
             ],
+            "matters": asdict(results.matters),
             "break_even": list(self.found.break_evens),
             "quantities": [_quantity_json(one) for one in self.found.quantities],
             "variants": {variant.name: _variant_json(variant) for variant in results.variants},
@@ -123,6 +126,8 @@ def _variant_json(variant: Variant) -> dict[str, Any]:
         "tokens": training.tokens if training else None,
         "loss_tokens": training.loss_tokens if training else None,
         "adapter_bytes": variant.adapter_bytes,
+        "repeats": [asdict(one) for one in variant.repeats],
+        "load": list(variant.load),
         "fingerprints": {scope: variant.record.fingerprint(scope) for scope in SCOPES},
         "run_id": variant.run_id,
         "source": MEASURED,

@@ -191,6 +191,10 @@ KEY_CLASSES: Mapping[str, tuple[str, ...]] = {
     "plan.duration": (PROVENANCE,),
     "plan.seed": (PROVENANCE,),
     "plan.report": (PROVENANCE,),
+    "matters.loss": (PROVENANCE,),
+    "matters.pass_at_k": (PROVENANCE,),
+    "matters.speed": (PROVENANCE,),
+    "matters.usd": (PROVENANCE,),
 }
 """By dotted key of `ExperimentSpec`."""
 

@@ -32,6 +32,7 @@ from crossmesh.spec.training import (
     PackingSpec,
     RetrySpec,
 )
+from crossmesh.spec.verdicts import MattersSpec
 
 _WHOLE_LIMIT = 1 << 31
 _SEED_LIMIT = 1 << 32
@@ -62,6 +63,7 @@ class ExperimentSpec:
     checkpoint: CheckpointSpec = field(default_factory=CheckpointSpec)
     retry: RetrySpec = field(default_factory=RetrySpec)
     plan: PlanSpec = field(default_factory=PlanSpec)
+    matters: MattersSpec = field(default_factory=MattersSpec)
 
     def __post_init__(self) -> None:
         """Check what holds in all groups, and what spans several."""

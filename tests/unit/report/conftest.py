@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from crossmesh.report.variants import Rent, Results, RunRecord, Score, ServingCell, TrainingSummary, Variant
+from crossmesh.report.variants import Rent, Repeat, Results, RunRecord, Score, ServingCell, TrainingSummary, Variant
 
 SCIENCE = {
     "base": {"weights": "a" * 64, "tokenizer": "b" * 64, "chat_template": "c" * 64},
@@ -134,3 +134,19 @@ def served(priced):
         return replace(priced(), variants=tuple(variants))
 
     return serve
+
+
+@pytest.fixture(scope="session")
+def repeated(results):
+    """Return a function that gives results with repeats: rates by name, one a round; those of `loaded` (name, round) ran under load."""
+
+    def repeat(source=results, loaded=(), session="s", **rates):
+        def own(name):
+            return tuple(
+                Repeat(f"{session} {number}", 8, rate, f"{name}{number}", ("12% of the CPU stolen",) if (name, number) in loaded else ())
+                for number, rate in enumerate(rates[name], 1)
+            )
+
+        return replace(source, variants=tuple(replace(v, repeats=own(v.name)) if v.name in rates else v for v in source.variants))
+
+    return repeat

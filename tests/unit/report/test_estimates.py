@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossmesh.report.estimates import Estimate, Margin, difference, median_estimate, relative_change
+from crossmesh.evaluate.paired import holm
+from crossmesh.report.estimates import Estimate, Margin, change_over_rounds, difference, rate_of_runs, relative_change
 
 
 def test_a_difference_has_newcombes_interval():
@@ -40,18 +41,24 @@ def test_without_an_interval_nothing_is_shown():
     assert Margin(-0.1, -0.2, -0.01).shown
 
 
-@pytest.mark.parametrize(("count", "low", "high"), [(6, 1, 6), (8, 1, 8), (9, 2, 8), (20, 6, 15), (100, 40, 61)])
-def test_a_medians_interval_lies_between_the_ranks_of_the_tables(count, low, high):
-    """Ranks of the 95% interval of a median as tabulated (Conover 1999, table A3)."""
-    values = list(range(1, count + 1))
-    found = median_estimate(values, (count + 1) / 2)
-    assert found.interval == (low, high)
+def test_the_interval_of_a_speed_is_over_its_runs():
+    """Logarithms 0, 0.1, 0.2: mean 0.1, s = 0.1; t(2; 0.975) = 4.3027, so +-4.3027 x 0.1 / sqrt(3) = 0.24842."""
+    found = rate_of_runs([math.exp(0.0), math.exp(0.1), math.exp(0.2)])
+    assert math.log(found.value) == pytest.approx(0.1)
+    assert [math.log(end) for end in found.interval] == pytest.approx([0.1 - 0.24842, 0.1 + 0.24842], abs=1e-4)
+    assert rate_of_runs([1.0, 1.1]).interval is None
 
 
-def test_five_values_have_no_interval():
-    assert median_estimate([1, 2, 3, 4, 5], 3).interval is None
+def test_rounds_take_the_drift_of_the_machine_out():
+    """The machine halves its speed between rounds; in each round the one is 10%, 11%, 12% faster."""
+    found = change_over_rounds([(110.0, 100.0), (55.5, 50.0), (28.0, 25.0)])
+    assert found.value == pytest.approx(0.11, abs=1e-3)
+    assert 0.08 < found.low < 0.11 < found.high < 0.14
+    assert found.p_value < 0.01
+    assert change_over_rounds([(110.0, 100.0), (55.5, 50.0)]).shown is None
 
 
-def test_many_values_are_ranked_by_the_normal_approximation():
-    """1,000 values: (1000 - 1.96 x sqrt(1000)) / 2 = 469."""
-    assert median_estimate(range(1, 1001), 500.5).interval == (469, 532)
+def test_holm_corrects_as_in_his_paper():
+    """0.01 x 3, 0.02 x 2, 0.04 x 1, none below one before it."""
+    assert holm([0.04, 0.01, 0.02]) == pytest.approx((0.04, 0.03, 0.04))
+    assert holm([0.04]) == (0.04,)

@@ -5,6 +5,7 @@ import pytest
 from crossmesh.report.findings import headline, lead, loss_gaps, small
 from crossmesh.report.variants import Score
 from crossmesh.report.write import make_report
+from crossmesh.spec.verdicts import MattersSpec
 
 
 def with_score(results, name, value, low, high):
@@ -61,7 +62,63 @@ def test_nothing_is_ranked_across_other_science(changed, results):
 def test_speed_stays_comparable_when_only_the_examination_differs(changed, results):
     report = make_report(changed("jax", evaluation={**results.variants[1].record.evaluation, "dtype": "bfloat16"}))
     assert report.comparison.gates["speed"].state == "comparable"
-    assert found(report.results)["speed"]["answer"] == "torch, by 73.7%"
+    assert found(report.results)["speed"]["answer"] == "Not decided: one run each"
+
+
+def test_speed_is_won_over_interleaved_repeats_only(results, repeated):
+    """One run each decides nothing, however far apart; three rounds do: 1.20, 1.21, 1.19 times as fast."""
+    speed = found(replace(results, where=("storage.root=/my runs",)))["speed"]
+    assert speed["answer"] == "Not decided: one run each"
+    command = "python jobs/compare.py 'runs=[runtorch0123456789abcdef,runjax0123456789abcdef]' repeat=3 'storage.root=/my runs'"
+    assert f"To decide it: {command}" in speed["reasons"]
+    rates = {"torch": (120.0, 121.0, 119.0), "jax": (100.0, 100.0, 100.0)}
+    assert found(repeated(**rates))["speed"]["answer"] == "torch, by 20.0%"
+    two = {name: own[:2] for name, own in rates.items()}
+    assert found(repeated(**two))["speed"]["answer"] == "Not decided: fewer than 3 interleaved repeats of each"
+    apart = repeated(repeated(torch=rates["torch"], session="one"), jax=rates["jax"], session="two")
+    assert found(apart)["speed"]["answer"] == "Not decided: fewer than 3 interleaved repeats of each"
+
+
+def test_a_repeat_under_load_is_named_and_decides_nothing(repeated):
+    speed = found(repeated(torch=(120.0, 121.0, 119.0), jax=(100.0, 100.0, 100.0), loaded={("jax", 2)}))["speed"]
+    assert speed["answer"] == "Not decided: fewer than 3 interleaved repeats of each; under load: jax (12% of the CPU stolen)"
+
+
+def test_speeds_that_a_machine_alone_may_part_are_not_ranked(repeated):
+    assert found(repeated(torch=(127.4, 95.0, 104.0), jax=(100.0, 119.2, 101.0)))["speed"]["answer"] == "No difference shown"
+    assert found(repeated(torch=(101.0, 101.1, 100.9), jax=(100.0, 100.0, 100.0)))["speed"]["answer"] == "Equal within 2%"
+
+
+def with_losses(results, torch, jax):
+    finals = {"torch": torch, "jax": jax}
+    variants = (replace(v, scores=(), training=replace(v.training, final_loss=finals[v.name])) for v in results.trained)
+    return replace(results, variants=tuple(variants))
+
+
+def test_losses_that_no_one_could_tell_apart_are_equal(results):
+    assert found(with_losses(results, 0.1139, 0.1139 + 5e-7))["quality"]["answer"] == "Equal within 0.001 nats"
+    assert found(with_losses(results, 0.1139, 0.1189))["quality"]["answer"] == "torch, by 0.0050 nats"
+    finer = replace(with_losses(results, 0.1139, 0.1139 + 5e-4), matters=MattersSpec(loss=1e-4))
+    assert found(finer)["quality"]["answer"] == "torch, by 0.0005 nats"
+
+
+def test_the_best_of_several_pays_for_being_picked(results):
+    """9 problems against 1: exact McNemar p = 0.021; picked as the best of three against two like that, 0.043; of four, 0.064."""
+    torch = results.variants[1]
+
+    def solved(name, ones):
+        return replace(torch, name=name, run_id=name, answers={"heldout": {str(n): (1, int(n in ones)) for n in range(40)}})
+
+    best = solved("best", set(range(1, 10)))
+    best = replace(best, scores=(replace(best.scores[0], value=0.6),))
+    others = [solved(f"other {n}", {0}) for n in range(3)]
+    margins = []
+    for count in (1, 2, 3):
+        report = make_report(replace(results, variants=(best, *others[:count])))
+        won = next(one for one in report.found.winners if one.quantity.key == "pass_at_1/heldout")
+        margins.append((round(won.margin.p_value, 3), won.verdict))
+    assert margins == [(0.021, "shown"), (0.043, "shown"), (0.064, "no difference shown")]
+    assert "Holm-corrected for 3 comparisons" in won.words
 
 
 def test_confounders_stand_beside_a_speed_that_is_claimed(changed, results):
@@ -77,9 +134,11 @@ def test_a_base_alone_is_no_comparison(results):
     assert {one["verdict"] for one in found(alone).values()} == {"nothing to compare"}
 
 
-def test_costs_name_the_cheaper_and_say_when_there_is_no_price(results, priced):
+def test_costs_name_the_cheaper_and_say_when_there_is_no_price(results, priced, repeated):
     """torch: 107.2 s at 10 USD/h; jax: 214.9 s at 20: 0.2978 against 1.1939 USD, for 18,240 tokens each."""
-    assert found(priced())["cost"]["answer"] == "torch, by 75.1%"
+    assert found(priced())["cost"]["answer"] == "Not decided: one run each"
+    raced = repeated(priced(), torch=(100.0, 101.0, 102.0), jax=(100.0, 101.0, 102.0))
+    assert found(raced)["cost"]["answer"] == "torch, by 50.0%"  # Half the price at the same speed.
     assert found(results)["cost"]["answer"] == "Not known"
 
 

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 from crossmesh.report.sweep_charts import Offer, front, heat_panels, points, scaling
 from crossmesh.report.variants import RunRecord
+from crossmesh.spec.verdicts import MattersSpec
 
 
 def run(results, name, rate, hardware="cpu", micro=1, **mesh):
@@ -49,3 +50,11 @@ def test_the_front_is_what_nobody_beats_in_both():
     assert [one.name for one in front(offers)] == ["fast", "between", "slow and cheap"]
     unpriced = [Offer("a", "x", 1.0, None, 0.5, None), Offer("b", "x", 2.0, None, 0.4, None), Offer("c", "x", 3.0, None, 0.45, None)]
     assert [one.name for one in front(unpriced)] == ["a", "b"]
+
+
+def test_a_front_does_not_rest_on_a_difference_that_does_not_matter():
+    """b is 3% slower than a for 5e-7 nats; c costs 30% more time and is better by 0.1 nats."""
+    found = [Offer("a", "x", 1.0, None, 0.5, None), Offer("b", "x", 1.03, None, 0.5 - 5e-7, None), Offer("c", "x", 1.3, None, 0.4, None)]
+    assert [one.name for one in front(found)] == ["a", "c"]
+    assert [one.name for one in front(found, MattersSpec(loss=1e-7))] == ["a", "b", "c"]
+    assert [one.name for one in front(found[:2], MattersSpec(speed=5.0))] == ["a"]  # Neither matters: the first stays.
