@@ -1,4 +1,8 @@
-"""The two servers that ours is measured against: vLLM alone, and the stock application of `ray.serve.llm`. Same engine, same arguments."""
+"""The servers that ours is measured against: vLLM alone, and the stock application of `ray.serve.llm`. Same engine, same arguments.
+
+On a CPU each has its own best layout of processes and threads, which are no arguments of the engine: vLLM's defaults (a worker process
+whose threads are bound to cores), and for vLLM alone also the layout of ours (`bare_vllm.py`), of which the faster one counts.
+"""
 
 import json
 import os
@@ -14,10 +18,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from crossmesh.bench.load import Target
-from crossmesh.environments import environment, package_root
+from crossmesh.environments import WorkerEnvironment, environment, package_root
 from crossmesh.errors import CrossmeshError
 from crossmesh.ports import free_port, listens_alone
-from crossmesh.serve.engine import EngineSettings
+from crossmesh.serve.engine import CPU_VARIABLES, EngineSettings
 from crossmesh.spec.experiment import ExperimentSpec
 
 _POLL_S = 0.5
@@ -29,19 +33,31 @@ Ready = Callable[[], Target]
 
 
 @contextmanager
-def bare_server(spec: ExperimentSpec, settings: EngineSettings, log: Path) -> Iterator[Ready]:
-    """The OpenAI server of vLLM itself on a free port, starting, and ended with the block."""
-    worker = environment(settings.kind, spec.hardware.slice.device).with_variables(**settings.variables)
+def bare_server(spec: ExperimentSpec, settings: EngineSettings, log: Path, *, like_ours: bool = False) -> Iterator[Ready]:
+    """The OpenAI server of vLLM itself on a free port, starting, and ended with the block.
+
+    With its own defaults of processes and threads, or `like_ours`.
+    """
+    worker = environment(settings.kind, spec.hardware.slice.device)
+    variables = {**os.environ, **worker.variables, **settings.variables} if like_ours else with_defaults(worker, settings)
+    module = "crossmesh.bench.bare_vllm" if like_ours else "vllm.entrypoints.openai.api_server"
     port = free_port()
-    command = [worker.python or sys.executable, "-m", "vllm.entrypoints.openai.api_server", *bare_arguments(settings, port)]
+    command = [worker.python or sys.executable, "-m", module, *bare_arguments(settings, port)]
     target = Target(f"http://127.0.0.1:{port}", settings.models[0])
-    with _process(command, {**os.environ, **worker.variables}, log, speaks=False) as process:
+    with _process(command, variables, log, speaks=False) as process:
 
         def ready() -> Target:
             _wait_until_it_answers(target, process, log, spec.serve.start_timeout_s)
             return target
 
         yield ready
+
+
+def with_defaults(worker: WorkerEnvironment, settings: EngineSettings) -> dict[str, str]:
+    """This process's variables and those of an engine, without ours for threads: what vLLM decides by itself then is its default."""
+    asked = {**os.environ, **worker.variables, **settings.variables}
+    ours = {"OMP_NUM_THREADS", *CPU_VARIABLES} if "OMP_NUM_THREADS" in worker.variables else set()
+    return {name: value for name, value in asked.items() if name not in ours}
 
 
 def bare_arguments(settings: EngineSettings, port: int) -> list[str]:
@@ -67,7 +83,7 @@ def plain_server(spec: ExperimentSpec, settings: EngineSettings, log: Path) -> I
         "hardware": spec.hardware.name,
         "catalogue": spec.hardware.catalogue,
         "kind": settings.kind,
-        "variables": dict(settings.variables),
+        "variables": {name: value for name, value in settings.variables.items() if name not in CPU_VARIABLES},
         "llm_config": dict(settings.llm_config),
         "timeout_s": spec.serve.start_timeout_s,
     }

@@ -1,4 +1,4 @@
-"""What Ray Serve and our gate cost: our server, plain `ray.serve.llm` and bare vLLM side by side, measured in turns on the same prompts."""
+"""What Ray Serve and our gate cost: our server, plain `ray.serve.llm` and bare vLLM, each at its best, in turns on the same prompts."""
 
 import os
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from crossmesh.bench.cells import cells_of
 from crossmesh.bench.endpoint import server_at
 from crossmesh.bench.gate_cost import gate_cost
 from crossmesh.bench.load import LoadGenerator, Target
-from crossmesh.bench.overhead import BARE, OURS, PLAIN, SERVERS, Overhead, overhead_json, overhead_of, overhead_table
+from crossmesh.bench.overhead import BARE, BARE_IN_PROCESS, OURS, PLAIN, SERVERS, Overhead, overhead_json, overhead_of, overhead_table
 from crossmesh.bench.results import RESULT_FILE, cell_json
 from crossmesh.bench.runner import Bench, CellResult
 from crossmesh.bench.servers import bare_server, plain_server
@@ -20,13 +20,14 @@ from crossmesh.errors import InputError
 from crossmesh.files import write_json
 from crossmesh.pipeline.benchmark import Done, counting, track
 from crossmesh.pipeline.benchmark_subject import OwnServer, own_server, terms_of
+from crossmesh.serve.engine import EngineSettings
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.tracker import Tracker
 
 
 @dataclass
 class _Servers:
-    """The three servers, all started when the first measurement is missing, because they are measured in turns."""
+    """The servers, all started when the first measurement is missing, because they are measured in turns."""
 
     own: OwnServer
     console: Console
@@ -46,13 +47,16 @@ class _Servers:
         return target
 
     def _start(self) -> None:
-        """Start all three at once: most of it is importing, on one core each."""
+        """Start all at once: most of it is importing, on one core each."""
         spec, settings = self.own.spec, self.own.settings
         plain = self.stack.enter_context(plain_server(spec, settings, self.folder / "plain.log"))
-        bare = self.stack.enter_context(bare_server(spec, settings, self.folder / "bare.log"))
+        bares = {BARE: self.stack.enter_context(bare_server(spec, settings, self.folder / "bare.log"))}
+        if BARE_IN_PROCESS in servers_of(settings):
+            log = self.folder / "bare_in_process.log"
+            bares[BARE_IN_PROCESS] = self.stack.enter_context(bare_server(spec, settings, log, like_ours=True))
         server = self.stack.enter_context(self.own.start(self.console))
         with self.console.stage("serve: bare vLLM and plain ray.serve.llm"):
-            self.targets |= {BARE: bare(), PLAIN: plain()}
+            self.targets |= {**{name: ready() for name, ready in bares.items()}, PLAIN: plain()}
         self.targets[OURS] = server_at(server.base_url, settings.models[0], server.api_key)
 
 
@@ -68,27 +72,33 @@ def benchmark_bare(spec: ExperimentSpec, console: Console) -> Done:
     tracker = Tracker(spec.tracking, spec.storage)
     with ExitStack() as stack:
         own = own_server(spec, console, stack)
-        identity = identity_of({**own.described, "against": spec.bench.against}, spec.bench)
+        names = servers_of(own.settings)
+        identity = identity_of({**own.described, "against": spec.bench.against, "servers": names, "layouts": "own"}, spec.bench)
         folder = spec.storage.path / "bench" / identity[:16]
         terms, notes = terms_of(spec, spec.serve.max_model_len)
         generator = stack.enter_context(LoadGenerator(own.base.folder, folder))
         servers = _Servers(own, console, stack, folder, {})
-        benches = {name: Bench(spec.bench, folder / name, generator, servers.get(name), terms) for name in SERVERS}
+        benches = {name: Bench(spec.bench, folder / name, generator, servers.get(name), terms) for name in names}
         todo = cells_of(spec.bench)
-        with console.stage("measure: three servers in turns") as stage:
+        with console.stage(f"measure: {len(names)} servers in turns") as stage:
             progress = counting(stage, sum(cell.requests * len(bench.missing(cell)) for cell in todo for bench in benches.values()))
             for cell in todo:
                 for repeat in range(spec.bench.repeats):
-                    for name in _turn(repeat):
+                    for name in _turn(names, repeat):
                         benches[name].measure(cell, repeat, progress)
         results = [{name: bench.result(cell, progress) for name, bench in benches.items()} for cell in todo]
     return _kept(spec, tracker, identity, results, notes)
 
 
-def _turn(repeat: int) -> tuple[str, ...]:
+def servers_of(settings: EngineSettings) -> tuple[str, ...]:
+    """The servers that are compared: on a CPU vLLM's own in two layouts, because its default puts the only worker into another process."""
+    return (BARE_IN_PROCESS, *SERVERS) if settings.kind == "serve/vllm-cpu" else SERVERS
+
+
+def _turn(names: tuple[str, ...], repeat: int) -> tuple[str, ...]:
     """The order of one round: each server is first as often as any."""
-    first = repeat % len(SERVERS)
-    return SERVERS[first:] + SERVERS[:first]
+    first = repeat % len(names)
+    return names[first:] + names[:first]
 
 
 def _kept(spec: ExperimentSpec, tracker: Tracker, identity: str, results: list[dict[str, CellResult]], notes: list[str]) -> Done:

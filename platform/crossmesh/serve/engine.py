@@ -26,6 +26,18 @@ LORA_MODULES = tuple(f"{name}_proj" for name in LORA_TARGETS)
 """What vLLM makes ready for adapters: left to itself it allocates them for experts, routers and per-layer inputs as well."""
 
 _GIB = 1 << 30
+# vLLM would keep a core free for its scheduler, half of a small machine; ours shares the cores instead. Threads that wait must then sleep:
+# spinning ones took six times the CPU time as soon as anything else ran. They do so after a millisecond: a step is a thousand small
+# operations, and each would wait for them to wake. And keep freed memory: activations come and go with each layer, and fresh pages cost a
+# tenth of the time.
+CPU_VARIABLES: Mapping[str, str] = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "30000",
+    "MALLOC_MMAP_THRESHOLD_": str(_GIB),
+    "MALLOC_TRIM_THRESHOLD_": str(_GIB),
+}
+"""How the engine of a CPU uses its threads and memory where it shares the cores with its server."""
 _ACCELERATOR_SHARE = 0.001
 """Ray's custom resource `accelerator_type:X` is only asked for to choose a node, so a thousandth is enough."""
 
@@ -182,12 +194,7 @@ def _variables(device: Device) -> dict[str, str]:
     # Adapters are loaded through our own routes, which check them; vLLM's take any path.
     variables = {"HF_HUB_OFFLINE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0"}
     if isinstance(device, Cpu):
-        # vLLM would keep a core free for its scheduler, half of a small machine; ours shares the cores instead. Threads that wait must
-        # then sleep: spinning ones took six times the CPU time as soon as anything else ran. They do so after a millisecond: a step is a
-        # thousand small operations, and each would wait for them to wake.
-        variables |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "30000"}
-        # Keep freed memory: activations come and go with each layer, and fresh pages cost a tenth of the time.
-        variables |= {"MALLOC_MMAP_THRESHOLD_": str(_GIB), "MALLOC_TRIM_THRESHOLD_": str(_GIB)}
+        variables |= CPU_VARIABLES
     return variables
 
 

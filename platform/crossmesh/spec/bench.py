@@ -65,7 +65,7 @@ class BenchSpec:
     tokenizer: str = ""
     """Folder of the tokenizer whose tokens prompts are made of, for `url`; empty: the model's, which is then fetched."""
     against: str = ""
-    """`bare`: measure the same prompts on our server, on plain `ray.serve.llm` and on a bare vLLM server."""
+    """`bare`: measure the same prompts on our server, on plain `ray.serve.llm` and on bare vLLM, each at its best."""
     report: str = ""
     """`paper` judges the serving table of arXiv 2605.25645 instead of measuring."""
 

@@ -1,6 +1,7 @@
 """Measuring against a generator that is not there: what is sent, what is kept, what is done again, what servers are compared by."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +16,11 @@ from crossmesh.bench.load import Progress, Target
 from crossmesh.bench.overhead import overhead_of
 from crossmesh.bench.results import Outcomes, as_json, metrics_of, write_files
 from crossmesh.bench.runner import Bench, Terms
-from crossmesh.bench.servers import bare_arguments
+from crossmesh.bench.servers import bare_arguments, with_defaults
 from crossmesh.bench.store import identity_of
+from crossmesh.environments import environment
 from crossmesh.plan.batching import Request
-from crossmesh.serve.engine import EngineSettings
+from crossmesh.serve.engine import CPU_VARIABLES, EngineSettings
 from crossmesh.spec.bench import BenchSpec
 
 TERMS = Terms(512, None, 3.6)
@@ -131,6 +133,14 @@ def test_an_overhead_is_of_neighbours_and_of_sound_cells_only(tmp_path: Path) ->
     assert found.concurrency == 4
     assert found.ours_over_bare.mean == 1.0
     assert (found.engine_s.mean, found.ingress_s.mean, found.ours_s.mean) == pytest.approx((0.2, 0.1, -0.05))
+    assert found.bare == "bare"
+    slower = {
+        key: replace(results["bare"], figures=tuple({**one, "output_tokens_per_s": rate} for one in results["bare"].figures))
+        for key, rate in (("bare", 10.0), ("bare_in_process", 40.0))
+    }
+    best = overhead_of({**results, **slower})
+    assert best is not None
+    assert (best.bare, best.ours_over_bare.mean) == ("bare_in_process", pytest.approx(found.tokens_per_s["crossmesh"].mean / 40.0))
     failed = bench_of(spec, tmp_path / "failed", Generator(failing=True)).result(cell, unheard)
     assert overhead_of({**results, "bare": failed}) is None
 
@@ -170,6 +180,16 @@ def test_a_bare_server_has_the_engine_arguments_of_ours() -> None:
     arguments = bare_arguments(EngineSettings("serve/vllm-cpu", config, {}, {}, {}, "cpu", 1), 1234)
     assert arguments[:8] == ["--model", "/model", "--served-model-name", "base", "--host", "127.0.0.1", "--port", "1234"]
     assert arguments[8:] == ["--dtype", "bfloat16", "--max-num-seqs", "16", "--enforce-eager", "--no-enable-prefix-caching"]
+
+
+def test_a_server_with_vllms_defaults_has_none_of_our_thread_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    variables = {**CPU_VARIABLES, "HF_HUB_OFFLINE": "1"}
+    found = with_defaults(environment("serve/vllm-cpu"), EngineSettings("serve/vllm-cpu", {}, {}, {}, variables, "cpu", 1))
+    assert found["HF_HUB_OFFLINE"] == "1"
+    assert (
+        not {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "VLLM_CPU_OMP_THREADS_BIND", "MALLOC_TRIM_THRESHOLD_"} & found.keys()
+    )
 
 
 def test_the_gate_alone_costs_less_than_a_millisecond() -> None:
