@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import median
 
 from crossmesh.serve.admission import Admission
-from crossmesh.serve.gate import App, Gate, Message, Receive, Scope, Send
+from crossmesh.serve.asgi import App, Message, Receive, Scope, Send
+from crossmesh.serve.gate import Gate
 from crossmesh.signals import run_async
 
 _REQUESTS = 200
@@ -37,7 +38,7 @@ def gate_cost(tokens: int) -> GateCost:
 async def _cost(tokens: int, log: Path) -> GateCost:
     rules = Admission(prefix="", keys={"key": _DIGEST}, capacity=1, timeout_s=60.0, log=str(log))
     plain = await _times(_answering(tokens))
-    gated = await _times(Gate(_answering(tokens), lambda: {"": rules}))
+    gated = await _times(Gate(_answering(tokens), lambda: {"": rules}, dict))
     first, whole = (median(one[index] for one in gated) - median(one[index] for one in plain) for index in (0, 1))
     return GateCost(first, (whole - first) / (tokens - 1))
 

@@ -7,6 +7,7 @@ server that is gone is closed. There are digests of keys in it, never keys.
 import hashlib
 import hmac
 import json
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -15,6 +16,7 @@ SPACE = b"crossmesh-serve"
 """Our part of the store."""
 _PLACE = b"place"
 _SERVER = b"server:"
+_WAY = b"way:"
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,16 @@ class Place:
         return replace(self, proxy="") == replace(other, proxy="")
 
 
+def application_name(name: str) -> str:
+    """Ray Serve's name of the server called `name` (`serve.name`)."""
+    return f"crossmesh-{name}" if name else "crossmesh"
+
+
+def server_name(application: str) -> str:
+    """The name of the server that Ray Serve calls `application`."""
+    return application.removeprefix("crossmesh").removeprefix("-")
+
+
 def for_path(admissions: Iterable[Admission], path: str) -> Admission | None:
     """The server that `path` belongs to: the one with the longest prefix, as Ray Serve routes it."""
     return max((one for one in admissions if one.holds(path)), key=lambda one: len(one.prefix), default=None)
@@ -112,6 +124,40 @@ def claim_place(place: Place) -> bool:
 def write_place(place: Place | None) -> None:
     """Note where the servers of this cluster are found; None: nowhere."""
     _write(_PLACE, None if place is None else asdict(place))
+
+
+def write_way(name: str, replica: str, path: str | None) -> None:
+    """Note the socket of the one engine of the server `name` (`direct.py`), on this process's node; None: it takes no more requests."""
+    import ray
+
+    node = ray.get_runtime_context().get_node_id()
+    _write(_WAY + f"{name}:{replica}".encode(), None if path is None else {"node": node, "path": path, "since": time.time()})
+
+
+def read_ways() -> dict[str, tuple[str, ...]]:
+    """Return the sockets of engines on this node by the prefix of their server: the oldest first, which answers until it is replaced."""
+    import ray
+    from ray.experimental import internal_kv
+
+    node = ray.get_runtime_context().get_node_id()
+    found: dict[str, list[tuple[float, str]]] = {}
+    for key in internal_kv._internal_kv_list(_WAY, namespace=SPACE):
+        content = internal_kv._internal_kv_get(key, namespace=SPACE)
+        if content is None:
+            continue
+        way = json.loads(content)
+        name = key.removeprefix(_WAY).decode().partition(":")[0]
+        if way["node"] == node:
+            found.setdefault(f"/{name}" if name else "", []).append((way["since"], way["path"]))
+    return {prefix: tuple(path for _, path in sorted(paths)) for prefix, paths in found.items()}
+
+
+def forget_ways(name: str) -> None:
+    """Forget the sockets of a server that is removed: an engine that was killed has not done it."""
+    from ray.experimental import internal_kv
+
+    for key in internal_kv._internal_kv_list(_WAY + f"{name}:".encode(), namespace=SPACE):
+        _write(key, None)
 
 
 def _write(key: bytes, value: Mapping[str, Any] | None) -> None:

@@ -16,9 +16,8 @@ from typing import Any
 
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.serve.adapters import ServedAdapter, ServedBase
-from crossmesh.serve.admission import Admission, Place, read_admissions, write_admission
+from crossmesh.serve.admission import Admission, Place, application_name, read_admissions, write_admission
 from crossmesh.serve.applications import (
-    application_name,
     deploy,
     ensure_serve,
     reachable_host,

@@ -19,7 +19,17 @@ from crossmesh.environments import environment, package_root
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import canonical_json, digest_text
 from crossmesh.ports import free_port, port_taken
-from crossmesh.serve.admission import SPACE, Place, claim_place, read_admissions, read_place, write_admission, write_place
+from crossmesh.serve.admission import (
+    SPACE,
+    Place,
+    application_name,
+    claim_place,
+    forget_ways,
+    read_admissions,
+    read_place,
+    write_admission,
+    write_place,
+)
 from crossmesh.serve.asking import get, origin_of
 from crossmesh.serve.engine import EngineSettings
 from crossmesh.serve.gate import PROXY_HEADER, PROXY_HOOK, PROXY_VARIABLE, REFRESH_S
@@ -36,11 +46,6 @@ _STOP_TIMEOUT_S = 30.0
 _ANSWER_TIMEOUT_S = 20.0
 _HEAD, _HEAD_SHARE = "node:__internal_head__", 0.001
 """Ray's resource of the head node, and enough of it to be sent there."""
-
-
-def application_name(name: str) -> str:
-    """Ray Serve's name of the server called `name` (`serve.name`)."""
-    return f"crossmesh-{name}" if name else "crossmesh"
 
 
 def running_applications() -> tuple[str, ...]:
@@ -279,6 +284,7 @@ def remove(name: str) -> None:
         return
     if name in read_admissions():
         write_admission(name, None)
+        forget_ways(name)
         time.sleep(2 * REFRESH_S)  # The gate ends its requests: engines that are idle stop at once.
     with suppress(ray.exceptions.RayActorError):
         if set(running_applications()) - {application_name(name)} and read_place() is not None:

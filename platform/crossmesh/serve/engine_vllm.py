@@ -20,9 +20,9 @@ from vllm.entrypoints.serve.dev.cache.api_router import router as cache_routes
 from vllm.platforms import current_platform
 
 from crossmesh.errors import InputError
+from crossmesh.serve.asgi import App
 from crossmesh.serve.engine import EngineSettings
 from crossmesh.serve.fingerprint import EngineFacts, fingerprint
-from crossmesh.serve.gate import App
 from crossmesh.serve.loading import HotLoading
 from crossmesh.serve.loading_vllm import add_routes
 from crossmesh.serve.options import SPEC_KEYS

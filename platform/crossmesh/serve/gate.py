@@ -11,19 +11,16 @@ import os
 import socket
 import sys
 import time
+import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from crossmesh.serve.access_log import AccessLog, Entry
-from crossmesh.serve.admission import Admission, for_path, read_admissions
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+from crossmesh.serve.admission import Admission, for_path, read_admissions, read_ways
+from crossmesh.serve.asgi import App, Message, Receive, Scope, Send, receive_until
+from crossmesh.serve.direct import connect, forward
 
 PROXY_HOOK = "crossmesh.serve.gate:proxy_middleware"
 """Import path for `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH`."""
@@ -48,11 +45,19 @@ class Gate:
     Args:
         app: the proxy.
         read: returns the servers by name; called in a thread, again and again.
+        ways: returns the sockets of engines on this node by the prefix of their server (`direct.py`), the oldest first; called likewise.
     """
 
-    def __init__(self, app: App, read: Callable[[], Mapping[str, Admission]] = read_admissions) -> None:
+    def __init__(
+        self,
+        app: App,
+        read: Callable[[], Mapping[str, Admission]] = read_admissions,
+        ways: Callable[[], Mapping[str, tuple[str, ...]]] = read_ways,
+    ) -> None:
         self._app = app
         self._read = read
+        self._read_ways = ways
+        self._ways: Mapping[str, tuple[str, ...]] = {}
         self._admissions: tuple[Admission, ...] = ()
         self._running: Counter[str] = Counter()
         self._closed: dict[str, asyncio.Event] = {}
@@ -93,6 +98,7 @@ class Gate:
         while True:
             try:
                 self._take_over(tuple((await asyncio.to_thread(self._read)).values()))
+                self._ways = await asyncio.to_thread(self._read_ways)
             except Exception as error:  # noqa: BLE001  # the GCS restarts: the rules of before hold until it answers
                 sys.stderr.write(f"The rules of the servers cannot be read: {error}\n")
             if not first.done():
@@ -124,12 +130,22 @@ class Gate:
         else:
             self._running[rules.prefix] += queued
             try:
-                await self._app(_passed_on(scope, rules.timeout_s), exchange.receive, exchange.send)
+                await self._pass(rules, scope, exchange)
                 await exchange.complete(timed_out=time.monotonic() - began >= rules.timeout_s, timeout_s=rules.timeout_s)
             finally:
                 self._running[rules.prefix] -= queued
         entry = exchange.entry(key, scope["method"], route, time.monotonic() - began)
         self._log.write(rules.log, entry, prompts=rules.log_prompts)
+
+    async def _pass(self, rules: Admission, scope: Scope, exchange: "_Exchange") -> None:
+        """Have the request answered: by the engine on this node where there is just one, else by Ray Serve."""
+        for path in self._ways.get(rules.prefix, ()):
+            if streams := await connect(path):
+                request = _to_engine(scope, rules.prefix)
+                exchange.name(request)
+                await forward(streams, request, exchange.receive, exchange.send, rules.timeout_s)
+                return
+        await self._app(_passed_on(scope, rules.timeout_s), exchange.receive, exchange.send)
 
 
 class _Exchange:
@@ -148,6 +164,11 @@ class _Exchange:
         self._done = False
         self._left = False
         self._cut = False
+        self._named: list[tuple[bytes, bytes]] = []
+
+    def name(self, request: Scope) -> None:
+        """Answer with the request's id, as Ray Serve does."""
+        self._named = [(name, value) for name, value in request["headers"] if name.lower() == b"x-request-id"][:1]
 
     async def receive(self) -> Message:
         """The next message of the client; that it left, when the server is closed."""
@@ -161,6 +182,8 @@ class _Exchange:
     async def send(self, message: Message) -> None:
         """Pass a message of the answer on."""
         if message["type"] == "http.response.start":
+            if self._named:
+                message = {**message, "headers": [*message["headers"], *self._named]}
             kind = dict(message["headers"]).get(b"content-type", b"")
             self._status = message["status"]
             self._stream = kind.startswith(b"text/event-stream")
@@ -198,19 +221,6 @@ class _Exchange:
         return Entry(key, method, route, self._status, seconds, self._asked, self._tail, self._cut)
 
 
-async def receive_until(receive: Receive, ended: asyncio.Event) -> Message:
-    """The next message of the client, or once `ended` is set that it left."""
-    coming = asyncio.ensure_future(receive())
-    ending = asyncio.ensure_future(ended.wait())
-    try:
-        await asyncio.wait({coming, ending}, return_when=asyncio.FIRST_COMPLETED)
-        return coming.result() if coming.done() else {"type": "http.disconnect"}
-    finally:
-        for one in (coming, ending):
-            if not one.done():
-                one.cancel()
-
-
 def _why(*, timed_out: bool, closed: bool, timeout_s: float) -> tuple[str, str]:
     """Code and message for an answer that did not come."""
     if closed:
@@ -229,6 +239,14 @@ def _passed_on(scope: Scope, timeout_s: float) -> Scope:
     if scope["path"] == "/-/routes":  # Serve answers this with a table of all servers; under this name the application does.
         passed |= {"path": "/-/routes/", "raw_path": b"/-/routes/"}
     return passed
+
+
+def _to_engine(scope: Scope, prefix: str) -> Scope:
+    """The request as an engine gets it from Ray Serve: without what is ours alone, and with the part of its path that is the server's."""
+    headers = [(name, value) for name, value in scope["headers"] if name.lower() not in _OURS_ALONE]
+    if not any(name.lower() == b"x-request-id" for name, _ in headers):
+        headers.append((b"x-request-id", uuid.uuid4().hex.encode()))
+    return {**scope, "headers": headers, "root_path": scope.get("root_path", "") + prefix}
 
 
 _TYPES = {401: "invalid_request_error", 404: "invalid_request_error", 429: "rate_limit_error"}

@@ -6,7 +6,7 @@ the engine would compute an answer that nobody gets to its end.
 
 import asyncio
 
-from crossmesh.serve.gate import App, Message, Receive, Scope, Send, receive_until
+from crossmesh.serve.asgi import App, Message, Receive, Scope, Send, receive_until
 
 _GRACE_S = 5.0
 """How long an application may take to end a request whose client left, before it is cancelled."""

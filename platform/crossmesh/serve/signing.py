@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from crossmesh.origin import HEADER
-from crossmesh.serve.gate import App, Message, Receive, Scope, Send
+from crossmesh.serve.asgi import App, Message, Receive, Scope, Send
 
 
 class Signing:

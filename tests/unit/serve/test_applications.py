@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from crossmesh.serve.applications import _taken_over, application_name
+from crossmesh.serve.admission import application_name, server_name
+from crossmesh.serve.applications import _taken_over
 
 
 @pytest.mark.parametrize(
@@ -25,3 +26,4 @@ def test_new_engines_have_taken_over_once_the_old_ones_only_finish(states: dict[
 
 def test_servers_without_a_name_and_with_one_are_applications_of_their_own() -> None:
     assert [application_name(name) for name in ("", "gpu")] == ["crossmesh", "crossmesh-gpu"]
+    assert [server_name(application_name(name)) for name in ("", "gpu", "a-b")] == ["", "gpu", "a-b"]

@@ -81,7 +81,7 @@ def answering(*messages: Message) -> Callable[..., Awaitable[None]]:
 def ask(rules: Admission | None, request: dict[str, Any], proxy: Any = echo, body: bytes = b"") -> Client:
     async def run() -> Client:
         client = Client(body)
-        await Gate(proxy, lambda: {} if rules is None else {"": rules})(request, client.receive, client.send)
+        await Gate(proxy, lambda: {} if rules is None else {"": rules}, dict)(request, client.receive, client.send)
         return client
 
     return asyncio.run(run())
@@ -171,7 +171,7 @@ def test_more_requests_than_have_room_are_told_to_come_back_and_the_server_itsel
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b""})
 
-        gate = Gate(slow, lambda: {"": rules})
+        gate = Gate(slow, lambda: {"": rules}, dict)
         clients = [Client() for _ in range(4)]
         request = scope("/v1/completions", bearer(KEY), method="POST")
         first = [asyncio.create_task(gate(request, client.receive, client.send)) for client in clients[:2]]

@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import suppress
 
-from crossmesh.serve.gate import Message, Receive, Scope, Send
+from crossmesh.serve.asgi import Message, Receive, Scope, Send
 from crossmesh.serve.leaving import Leaving
 
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from crossmesh.origin import HEADER
-from crossmesh.serve.gate import Message, Receive, Scope, Send
+from crossmesh.serve.asgi import Message, Receive, Scope, Send
 from crossmesh.serve.signing import Signing
 
 
