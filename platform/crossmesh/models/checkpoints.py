@@ -20,7 +20,8 @@ from crossmesh.models.stores import Store, read_small
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+"""Endings of files that can run code when they are read."""
 _HEADER_LIMIT = 100_000_000
 """The safetensors library refuses longer headers."""
 _BITS = {
@@ -180,7 +181,7 @@ def _only_file(store: Store, sizes: Mapping[str, int]) -> str:
         return SINGLE_FILE if SINGLE_FILE in found else found[0]
     if found:
         raise InputError(f"{store.address} has {len(found)} safetensors files and no {INDEX_FILE} that orders them. Add the index.")
-    pickles = sorted(name for name in sizes if name.endswith(_PICKLES))
+    pickles = sorted(name for name in sizes if name.endswith(PICKLES))
     if pickles:
         raise InputError(
             f"{store.address} has only pickled weights ({pickles[0]}), which can run code when they are read. Allowed: safetensors. "

@@ -21,9 +21,9 @@ from crossmesh.errors import InputError, reading
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.attention_torch import IMPLEMENTATIONS, IntArray, attention_inputs, flattened
 from crossmesh.models.families import read_architecture
+from crossmesh.models.model_files import model_alone, tensor_files
 from crossmesh.models.quantization import kept_modules
 from crossmesh.models.spelling import locate
-from crossmesh.models.weights import tensor_files
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -60,16 +60,17 @@ def quantized_base(folder: Path, architecture: Architecture, dtype: torch.dtype,
     quantization = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, llm_int8_skip_modules=kept
     )
-    model = AutoModelForCausalLM.from_pretrained(
-        folder,
-        dtype=dtype,
-        attn_implementation=IMPLEMENTATIONS[kernel],
-        quantization_config=quantization,
-        device_map={"": device},
-        use_safetensors=True,
-        local_files_only=True,
-        trust_remote_code=False,
-    )
+    with model_alone(folder) as files:
+        model = AutoModelForCausalLM.from_pretrained(
+            files,
+            dtype=dtype,
+            attn_implementation=IMPLEMENTATIONS[kernel],
+            quantization_config=quantization,
+            device_map={"": device},
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+        )
     _keep_text(model, architecture)
     return model.requires_grad_(False).eval()
 
@@ -113,9 +114,10 @@ def load_base(folder: Path, dtype: str, device: str = "cpu") -> Any:
 
     Only safetensors are read and no code of the folder is run. Returns a transformers `PreTrainedModel` that computes with SDPA.
     """
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=DTYPES[dtype], attn_implementation="sdpa", use_safetensors=True, local_files_only=True, trust_remote_code=False
-    )
+    with model_alone(folder) as files:
+        model = AutoModelForCausalLM.from_pretrained(
+            files, dtype=DTYPES[dtype], attn_implementation="sdpa", use_safetensors=True, local_files_only=True, trust_remote_code=False
+        )
     return model.requires_grad_(False).eval().to(device)
 
 

@@ -28,6 +28,7 @@ from crossmesh.models.families_jax import make_model
 from crossmesh.models.layers_jax import DTYPES, Settings
 from crossmesh.models.lora import LoraModule
 from crossmesh.models.lora_jax import adapt, put_masks
+from crossmesh.models.model_files import tensor_files
 from crossmesh.models.nf4_jax import abstract_nf4, quantise
 from crossmesh.models.placement import Axes, lora_axes, nf4_tile, weight_axes
 from crossmesh.models.sharding_jax import constrain
@@ -272,7 +273,7 @@ def _read(folder: Path, architecture: Architecture) -> Iterator[tuple[Weight, Ho
     """Yield every weight of the table with its array in Tunix's layout, one at a time."""
     with ExitStack() as stack:
         where = {}
-        for file in sorted(folder.glob("*.safetensors")):
+        for file in tensor_files(folder):
             handle = stack.enter_context(safe_open(file, "np"))
             where.update(dict.fromkeys(handle.keys(), handle))
         weights = list(all_weights(architecture))

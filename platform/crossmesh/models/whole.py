@@ -18,9 +18,10 @@ from safetensors.numpy import save_file
 from crossmesh.errors import CrossmeshError
 from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, read_json, write_json
 from crossmesh.models.families import read_architecture
+from crossmesh.models.model_files import tensor_files
 from crossmesh.models.spelling import locate
 from crossmesh.models.targets import all_weights
-from crossmesh.models.weights import companion_files, tensor_files
+from crossmesh.models.weights import companion_files
 
 _WEIGHTS_FILE = "model.safetensors"
 _DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}

@@ -28,6 +28,7 @@ from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import read_architecture
 from crossmesh.models.llama_jax import llama_config
 from crossmesh.models.lora import lora_modules, targets_of
+from crossmesh.models.model_files import tensor_files
 from crossmesh.models.targets import all_weights
 from crossmesh.spec.training import LoraSpec
 
@@ -140,7 +141,7 @@ def _config(architecture: Architecture, remat: bool) -> Any:
 
 def _weights(folder: Path, architecture: Architecture) -> Iterator[tuple[Any, npt.NDArray[np.float32]]]:
     """Every weight of the table with its array in Tunix's layout."""
-    arrays = load_file(folder / "model.safetensors")
+    arrays = {name: array for file in tensor_files(folder) for name, array in load_file(file).items()}
     for weight in all_weights(architecture):
         split = arrays[weight.hf_name].reshape(weight.out_shape + weight.in_shape)
         yield weight, split.transpose(weight.axes) if weight.axes else split
