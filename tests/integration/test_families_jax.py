@@ -4,7 +4,7 @@ The families as they come are held against transformers by every test that start
 """
 
 import inspect
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,19 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
-from transformers import AutoModelForCausalLM, Gemma3TextConfig
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    Gemma3Config,
+    Gemma3TextConfig,
+    Gemma4Config,
+    Gemma4TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
 from tunix.models.gemma3 import model as gemma3
 from tunix.models.qwen3 import model as qwen3
 
@@ -21,11 +33,14 @@ from crossmesh.errors import InputError
 from crossmesh.files import write_json
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models import tunix_jax
-from crossmesh.models.families import parse_architecture, read_architecture
+from crossmesh.models.config_keys import FREE, KEYS
+from crossmesh.models.families import FAMILIES, parse_architecture, read_architecture
 from crossmesh.models.hf_torch import reference_logits
 from crossmesh.models.layers_jax import Settings
 from crossmesh.models.probe import compare, probe_tokens
 from crossmesh.models.random_weights import architecture_config
+from crossmesh.models.rope import frequencies
+from crossmesh.models.supported import check_backend
 from crossmesh.models.targets import all_weights
 
 pytestmark = pytest.mark.integration
@@ -33,6 +48,31 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     # As many key heads as heads, which Tunix fuses with the queries.
     ("tiny_gemma3", {"num_key_value_heads": 8, "final_logit_softcapping": 5.0, "rms_norm_eps": 1e-3}),
     ("tiny_qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1, "tie_word_embeddings": True}),
+    ("tiny_gemma3", {"rope_parameters": {"full_attention": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 8.0}}}),
+    (
+        "tiny_gemma4",
+        {
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0},
+                "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 1e6, "factor": 4.0},
+            }
+        },
+    ),
+    (
+        "tiny_llama",
+        {
+            "rope_scaling": {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            },
+            "rope_parameters": None,
+            "rope_theta": 500_000.0,
+        },
+    ),
+    ("tiny_mistral", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}}),
     ("tiny_qwen3", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2, "tie_word_embeddings": False}),
 ]
 
@@ -65,17 +105,65 @@ def test_variants_of_a_family_compute_what_transformers_computes(name: str, chan
     assert compare(np.asarray(logits), expected).relative < 1e-5
 
 
-@pytest.mark.parametrize(("name", "kind"), [("tiny_gemma3", "yarn"), ("tiny_qwen2", "yarn"), ("tiny_qwen3", "linear")])
-def test_a_rotation_that_is_not_computed_is_refused(name: str, kind: str) -> None:
-    architecture = parse_architecture(architecture_config(name), name)
-    layers = tuple(replace(layer, rope=replace(layer.rope, kind=kind)) for layer in architecture.layers)
-    with pytest.raises(InputError, match=f"rope_type='{kind}'.*Use backend=torch"):
-        tunix_jax.build(replace(architecture, layers=layers), Settings())
-
-
-def test_an_untied_gemma3_is_refused() -> None:
+def test_what_only_torch_computes_is_refused_on_jax() -> None:
     with pytest.raises(InputError, match="tie_word_embeddings=false"):
         tunix_jax.build(parse_architecture(architecture_config("tiny_gemma3") | {"tie_word_embeddings": False}, "x"), Settings())
+    with pytest.raises(InputError, match=r"rms_norm_eps=0\.001.*Use backend=torch"):
+        check_backend(parse_architecture(architecture_config("tiny_gemma4") | {"rms_norm_eps": 1e-3}, "x"), "jax")
+
+
+ROTATIONS: list[tuple[str, dict[str, Any]]] = [
+    ("tiny_llama", {"rope_type": "linear", "factor": 4.0}),
+    ("tiny_llama", {"rope_type": "dynamic", "factor": 4.0}),
+    (
+        "tiny_llama",
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64},
+    ),
+    ("tiny_qwen2", {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}),
+    ("tiny_qwen3", {"type": "yarn", "factor": 2.0, "beta_fast": 16, "beta_slow": 2, "mscale": 1.0, "mscale_all_dim": 0.5}),
+    ("tiny_mistral", {"rope_type": "yarn", "factor": 8.0, "attention_factor": 1.3, "original_max_position_embeddings": 16}),
+    ("tiny_mistral", {"rope_type": "yarn", "factor": 8.0, "truncate": False, "original_max_position_embeddings": 16}),
+]
+
+
+@pytest.mark.parametrize(("name", "rope"), ROTATIONS, ids=lambda one: one if isinstance(one, str) else next(iter(one.values())))
+@pytest.mark.parametrize("old", [False, True])
+def test_every_rotation_is_that_of_transformers(name: str, rope: dict[str, Any], old: bool, tmp_path: Path) -> None:
+    """Frequencies and scaling of transformers' own module, whether the config says it in the spelling of transformers 4 or 5."""
+    given = architecture_config(name)
+    theta = given["rope_parameters"]["rope_theta"]
+    changed = {key: value for key, value in given.items() if key != "rope_parameters"}
+    changed |= {"rope_scaling": rope, "rope_theta": theta} if old else {"rope_parameters": {**rope, "rope_theta": theta}}
+    write_json(tmp_path / "config.json", changed)
+    config = AutoConfig.from_pretrained(tmp_path)
+    with torch.device("meta"):
+        rotary = AutoModel.from_config(config).rotary_emb
+    with torch.device("cpu"):
+        rotary = type(rotary)(config)
+    ours, scaling = frequencies(read_architecture(tmp_path).layers[0].rope, rotary.inv_freq.numel() * 2)
+    np.testing.assert_allclose(ours, rotary.inv_freq.numpy(), rtol=1e-6)
+    assert scaling == pytest.approx(rotary.attention_scaling, rel=1e-9)
+
+
+CLASSES = {
+    "llama": (LlamaConfig,),
+    "mistral": (MistralConfig,),
+    "qwen2": (Qwen2Config,),
+    "qwen3": (Qwen3Config,),
+    "gemma3": (Gemma3TextConfig, Gemma3Config),
+    "gemma4": (Gemma4TextConfig, Gemma4Config),
+}
+
+
+def test_every_key_of_every_familys_config_is_computed_fixed_or_free() -> None:
+    assert CLASSES.keys() == FAMILIES.keys() == KEYS.keys()
+    for family, classes in CLASSES.items():
+        keys = KEYS[family]
+        assert not keys.computed & keys.fixed.keys()
+        assert not (keys.computed | keys.fixed.keys()) & FREE.keys(), family
+        for one in classes:
+            names = {field.name for field in fields(one)} | one().to_dict().keys()
+            assert names - keys.computed - keys.fixed.keys() - FREE.keys() == set(), (family, one)
 
 
 def test_what_a_gemma3_config_leaves_out_is_what_transformers_takes() -> None:

@@ -22,7 +22,9 @@ class Rope:
     fraction: float
     """Part of the head's dimensions that is rotated."""
     factor: float = 1.0
-    """With `linear`: what positions are divided by."""
+    """How many times longer texts are than those that the model was first trained on."""
+    settings: tuple[tuple[str, float], ...] = ()
+    """What else its kind computes with, by its name in the config."""
 
 
 @dataclass(frozen=True)

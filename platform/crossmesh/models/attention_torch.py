@@ -68,6 +68,17 @@ def attention_inputs(
 
     With `flash` the sequences are one long one (`flattened`), so that all that is left of a mask are the rows' boundaries.
     """
+    arguments = _inputs_by_kind(kernel, architecture, dtype, positions, segment_ids, device)
+    masks = arguments["attention_mask"]
+    if architecture.family == "mistral" and isinstance(masks, dict):  # Its decoder takes one mask: all layers have the window.
+        return {**arguments, "attention_mask": masks["sliding_attention"]}
+    return arguments
+
+
+def _inputs_by_kind(
+    kernel: str, architecture: Architecture, dtype: torch.dtype, positions: IntArray, segment_ids: IntArray, device: str
+) -> dict[str, Any]:
+    """The same with masks by kind of layer where there are windows."""
     if kernel == "flash":
         return _flash_inputs(architecture, positions, segment_ids, device)
     if kernel == "sdpa" and not (np.diff(segment_ids, axis=1) > 0).any():

@@ -5,6 +5,7 @@ A family's own file adds what sets it apart: windows, biases, norms of queries a
 
 from collections.abc import Iterator
 
+from crossmesh.errors import InputError
 from crossmesh.models.architecture import (
     KV_DIMS,
     O_DIMS,
@@ -16,7 +17,11 @@ from crossmesh.models.architecture import (
     gated_mlp,
     outer_weights,
 )
-from crossmesh.models.config_json import read_rope, read_size, refuse
+from crossmesh.models.config_json import read_size
+from crossmesh.models.rope import read_rope
+
+_POSITIONS = {"llama": 2048, "mistral": 131_072, "qwen2": 32_768, "qwen3": 32_768}
+"""Where the config does not say (`max_position_embeddings` of the family's config class)."""
 
 
 def read_dense(family: str, config: Json, origin: str, head_dim: int, windows: tuple[int, ...] = ()) -> Architecture:
@@ -25,12 +30,18 @@ def read_dense(family: str, config: Json, origin: str, head_dim: int, windows: t
     `head_dim` is what the family takes where the config has none, 0 for the hidden size over the heads; `windows` says for each layer how
     many tokens it sees, 0 for all of them, as does leaving it out.
     """
-    refuse(config, ("attention_bias", "mlp_bias"), origin)
-    refuse(config, ("hidden_act",), origin, allow="silu")
     heads = read_size(config, "num_attention_heads", origin)
     hidden = read_size(config, "hidden_size", origin)
     # transformers 5 keeps rope in rope_parameters; older files have rope_theta, and rope_scaling where positions are rescaled.
-    rope = config.get("rope_parameters") or {**(config.get("rope_scaling") or {}), "rope_theta": config.get("rope_theta", 10_000.0)}
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    outside = {key: config[key] for key in ("rope_theta", "partial_rotary_factor") if config.get(key) is not None}
+    trained = {key: config[key] for key in ("original_max_position_embeddings",) if config.get(key) is not None}
+    positions = config.get("max_position_embeddings", _POSITIONS[family])
+    rope = read_rope({"rope_theta": 10_000.0, **outside, **given, **trained}, origin, positions)
+    if rope.fraction != 1 or rope.kind == "proportional":
+        raise InputError(
+            f"{origin}: a part of the head's dimensions is rotated, which transformers does not compute for {family}. Allowed: all."
+        )
     layers = tuple(
         LayerKind(
             attention="sliding" if window else "global",
@@ -39,7 +50,7 @@ def read_dense(family: str, config: Json, origin: str, head_dim: int, windows: t
             kv_heads=config.get("num_key_value_heads") or heads,
             head_dim=config.get("head_dim") or head_dim or hidden // heads,
             shared_kv=False,
-            rope=read_rope(rope),
+            rope=rope,
         )
         for window in windows or (0,) * read_size(config, "num_hidden_layers", origin)
     )
@@ -51,7 +62,7 @@ def read_dense(family: str, config: Json, origin: str, head_dim: int, windows: t
         heads=heads,
         vocab=read_size(config, "vocab_size", origin),
         tied=bool(config.get("tie_word_embeddings", False)),
-        max_positions=config.get("max_position_embeddings", 2048),
+        max_positions=positions,
         norm_epsilon=config.get("rms_norm_eps", 1e-6),
         logit_softcap=0.0,
         prefix="model.",

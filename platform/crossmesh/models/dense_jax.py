@@ -1,24 +1,21 @@
 """What Tunix's Llama 3, Qwen 2 and Qwen 3 share when they compute as the Hugging Face models do. Imports Tunix: workers only.
 
 Tunix 0.1.7's llama3 and qwen3 call `apply_rope` without the config's theta, so that every such model is computed with the default of 1e6;
-none of the three knows a window. Both are said to the attention here.
+none of the three knows another kind of rotation, or a window. Both are said to the attention here.
 """
 
-import functools
 from typing import Any
 
 from flax import nnx
-from tunix.models.llama3.model import apply_rope
 
-from crossmesh.errors import InputError
-from crossmesh.models.architecture import Architecture
+from crossmesh.models.architecture import Architecture, Rope
 from crossmesh.models.attention_jax import attend
-from crossmesh.models.layers_jax import DTYPES, HiddenStates, Settings, activations, set_up
+from crossmesh.models.layers_jax import DTYPES, HiddenStates, Settings, activations, rotate, set_up
 from crossmesh.models.sharding_jax import HEADS, STREAM, constrain
 
 
 class DenseAttention(nnx.Module):
-    """Mixed into Tunix's attention: on segments. `theta`, `window` and `kernel` are set on the instance."""
+    """Mixed into Tunix's attention: on segments. `rope`, `window` and `kernel` are set on the instance."""
 
     q_proj: Any
     k_proj: Any
@@ -26,7 +23,7 @@ class DenseAttention(nnx.Module):
     o_proj: Any
     head_dim: int
     scale: float
-    theta: float
+    rope: Rope
     window: int
     kernel: str
 
@@ -38,19 +35,9 @@ class DenseAttention(nnx.Module):
         """`attn_mask` holds segment ids [B, T]."""
         del cache, segment_ids
         query, key, value = (constrain(projected, *HEADS) for projected in self.project(x))
-        rotate = functools.partial(apply_rope, positions=segment_pos, head_dim=self.head_dim, rope_theta=self.theta)
-        mixed = attend(rotate(query) * self.scale, rotate(key), value, attn_mask, self.window, self.kernel)
+        query, key = rotate(query, segment_pos, self.rope), rotate(key, segment_pos, self.rope)
+        mixed = attend(query * self.scale, key, value, attn_mask, self.window, self.kernel)
         return None, constrain(self.o_proj(mixed), *STREAM)
-
-
-def check_rope(architecture: Architecture) -> None:
-    """Raise `InputError` for a rotation that is not computed."""
-    for rope in {layer.rope for layer in architecture.layers}:
-        if rope.kind != "default" or rope.fraction != 1.0:
-            raise InputError(
-                f"This {architecture.family} model uses rope_type={rope.kind!r}, which the JAX backend (Tunix 0.1.7) does not compute. "
-                "Allowed: default. Use backend=torch for this model."
-            )
 
 
 def dense_sizes(architecture: Architecture) -> dict[str, Any]:
@@ -96,6 +83,6 @@ def set_up_dense(
     """
     for layer, block in zip(architecture.layers, model.layers, strict=True):
         set_up(block, layer_kind or type(block), attention, (einsum, nnx.Linear), settings)
-        block.attn.theta, block.attn.window = layer.rope.theta, layer.window
+        block.attn.rope, block.attn.window = layer.rope, layer.window
     model.__class__ = kind
     return model

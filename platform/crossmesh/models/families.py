@@ -3,14 +3,17 @@
 Pure JSON to frozen values: neither transformers nor any weights are needed, so drivers and planners can read it too.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from crossmesh.errors import InputError, reading
 from crossmesh.files import read_json
-from crossmesh.models import gemma3, gemma4, llama, qwen2, qwen3
+from crossmesh.models import gemma3, gemma4, llama, mistral, qwen2, qwen3
 from crossmesh.models.architecture import Architecture, Family, Json
+from crossmesh.models.config_keys import check_keys
 
-FAMILIES = {family.name: family for family in (llama.FAMILY, gemma3.FAMILY, gemma4.FAMILY, qwen2.FAMILY, qwen3.FAMILY)}
+_FAMILIES = (llama.FAMILY, mistral.FAMILY, gemma3.FAMILY, gemma4.FAMILY, qwen2.FAMILY, qwen3.FAMILY)
+FAMILIES = {family.name: family for family in _FAMILIES}
 _BY_TYPE = {kind: family for family in FAMILIES.values() for kind in family.model_types}
 
 
@@ -33,9 +36,22 @@ def read_architecture(folder: Path) -> Architecture:
 
 def parse_architecture(config: Json, origin: str) -> Architecture:
     """Turn a Hugging Face config into an `Architecture`; `origin` names the config in error messages."""
-    if "quantization_config" in config:
+    if config.get("quantization_config") or _text_of(config).get("quantization_config"):
         raise InputError(f"{origin}: the weights are quantized (quantization_config). Give an unquantized checkpoint.")
     kind = config.get("model_type")
     if kind not in _BY_TYPE:
-        raise InputError(f"{origin}: model_type={kind!r} is not known. Allowed: {', '.join(sorted(_BY_TYPE))}.")
-    return _BY_TYPE[kind].read(config, origin)
+        raise InputError(
+            f"{origin}: model_type={kind!r} is not a family that crossmesh trains and serves. Allowed: {', '.join(sorted(_BY_TYPE))}."
+        )
+    family = _BY_TYPE[kind]
+    check_keys(family.name, config, origin)
+    if text := _text_of(config):
+        check_keys(family.name, text, f"{origin}: text_config")
+        if bool(text.get("tie_word_embeddings", True)) != bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", True))):
+            raise InputError(f"{origin}: tie_word_embeddings is not the same in text_config, and engines do not agree on which one counts.")
+    return family.read(config, origin)
+
+
+def _text_of(config: Json) -> Json:
+    text = config.get("text_config")
+    return text if isinstance(text, Mapping) else {}

@@ -12,8 +12,16 @@ from crossmesh.models.layers_jax import Settings
 from crossmesh.models.llama_jax import make_llama
 from crossmesh.models.qwen2_jax import make_qwen2
 from crossmesh.models.qwen3_jax import make_qwen3
+from crossmesh.models.supported import check_backend
 
-_MAKERS = {"llama": make_llama, "gemma3": make_gemma3, "gemma4": make_gemma4, "qwen2": make_qwen2, "qwen3": make_qwen3}
+_MAKERS = {
+    "llama": make_llama,
+    "mistral": make_llama,
+    "gemma3": make_gemma3,
+    "gemma4": make_gemma4,
+    "qwen2": make_qwen2,
+    "qwen3": make_qwen3,
+}
 
 
 def make_model(architecture: Architecture, settings: Settings) -> Any:
@@ -21,4 +29,5 @@ def make_model(architecture: Architecture, settings: Settings) -> Any:
 
     Raises `InputError` for what is not computed as the Hugging Face model does.
     """
+    check_backend(architecture, "jax")
     return _MAKERS[architecture.family](architecture, settings)

@@ -12,8 +12,9 @@ from crossmesh.models.architecture import (
     Weight,
     outer_weights,
 )
-from crossmesh.models.config_json import read_layer_types, read_rope, read_size, refuse
+from crossmesh.models.config_json import read_layer_types, read_size
 from crossmesh.models.gemma import NORMS, gemma_norms, gemma_projections, text_config
+from crossmesh.models.rope import read_rope, whole_head
 
 _DEFAULTS = {
     "vocab_size": 262_208,
@@ -39,8 +40,6 @@ _KINDS: dict[str, AttentionKind] = {"full_attention": "global", "sliding_attenti
 def _read(config: Json, origin: str) -> Architecture:
     given, prefix = text_config(config, origin)
     config = {**_DEFAULTS, **given}
-    refuse(config, ("attention_bias", "use_bidirectional_attention", "attn_logit_softcapping"), origin)
-    refuse(config, ("hidden_activation",), origin, allow="gelu_pytorch_tanh")
     count = read_size(config, "num_hidden_layers", origin)
     every = config.get("sliding_window_pattern") or _GLOBAL_EVERY
     default = ["sliding_attention" if (index + 1) % every else "full_attention" for index in range(count)]
@@ -68,16 +67,18 @@ def _layer(config: Json, kind: str, origin: str) -> LayerKind:
         kv_heads=read_size(config, "num_key_value_heads", origin),
         head_dim=read_size(config, "head_dim", origin),
         shared_kv=False,
-        rope=_rope(config, kind),
+        rope=_rope(config, kind, origin),
     )
 
 
-def _rope(config: Json, kind: str) -> Rope:
+def _rope(config: Json, kind: str, origin: str) -> Rope:
     """Rotation of a kind of layer. Older files have one `rope_scaling`, which is that of global layers."""
     parameters = (config.get("rope_parameters") or {}).get(kind)
     if parameters is None:
         parameters = (config.get("rope_scaling") or {}) if kind == "full_attention" else {}
-    return read_rope({"rope_theta": config.get(_OLD_THETAS[kind], _THETAS[kind]), **parameters})
+    theta = config.get(_OLD_THETAS[kind], _THETAS[kind])
+    rope = read_rope({"rope_theta": theta, **parameters}, f"{origin}: {kind}", config["max_position_embeddings"])
+    return whole_head(rope, origin)
 
 
 def _others(architecture: Architecture, index: int) -> Iterator[Weight]:

@@ -4,7 +4,6 @@ Tunix 0.1.7 takes sliding and global layers in a fixed pattern, knows two ways t
 the precision of the activations. Here all of that is the config's, and norms are float32 as in transformers.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -12,28 +11,21 @@ import jax.numpy as jnp
 from flax import nnx
 from tunix.models.gemma3 import model as gemma3
 
-from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.attention_jax import attend
-from crossmesh.models.layers_jax import DTYPES, HiddenStates, KeyValue, Settings, activations, set_up
+from crossmesh.models.layers_jax import DTYPES, HiddenStates, KeyValue, Settings, activations, rotate, set_up
 from crossmesh.models.sharding_jax import HEADS, STREAM, constrain
 
 
 class _Attention(gemma3.Attention):
-    """Tunix's gemma3 attention on segments. `query_scale`, `window` and `kernel` are set on the instance, as are Tunix's rope settings."""
+    """Tunix's gemma3 attention on segments. `query_scale`, `rope`, `window` and `kernel` are set on the instance."""
 
     def block(self, x: Any, segment_pos: Any, cache: Any, attn_mask: Any) -> Any:
         """`attn_mask` holds segment ids [B, T]."""
         del cache
         query, key, value = (constrain(projected, *HEADS) for projected in (self.q_einsum(x), *self.kv_einsum(x)))
-        rotate = functools.partial(
-            gemma3.apply_rope,
-            positions=segment_pos,
-            head_dim=self.head_dim,
-            base_frequency=self.rope_base_frequency,
-            scale_factor=self.rope_scale_factor,
-        )
-        query, key = rotate(self._query_norm(query)) * self.query_scale, rotate(self._key_norm(key))
+        query = rotate(self._query_norm(query), segment_pos, self.rope) * self.query_scale
+        key = rotate(self._key_norm(key), segment_pos, self.rope)
         mixed = attend(query, key, value, attn_mask, self.window, self.kernel)
         return None, constrain(self.attn_vec_einsum(mixed), *STREAM)
 
@@ -55,7 +47,6 @@ class _Model(HiddenStates, gemma3.Gemma3):
 
 def make_gemma3(architecture: Architecture, settings: Settings) -> Any:
     """Tunix's Gemma 3 with Q, K and V apart, hidden states as output."""
-    _check(architecture)
     first, dtype = architecture.layers[0], DTYPES[settings.dtype]
     config = gemma3.ModelConfig(
         num_layers=len(architecture.layers),
@@ -74,7 +65,7 @@ def make_gemma3(architecture: Architecture, settings: Settings) -> Any:
         _unfuse(block.attn, config)
         set_up(block, type(block), _Attention, (gemma3.Einsum, nnx.Linear), settings)
         block.attn.query_scale, block.attn.window = architecture.query_scalar**-0.5, layer.window
-        block.attn.rope_base_frequency, block.attn.rope_scale_factor = layer.rope.theta, layer.rope.factor
+        block.attn.rope = layer.rope
     for _, module in model.iter_modules():
         if type(module) is gemma3.RMSNorm:
             module.__class__ = _Norm
@@ -99,16 +90,3 @@ def _unfuse(attention: Any, config: Any) -> None:
         del attention.qkv_einsum
         attention.q_einsum = projection(config.num_heads)
     attention.kv_einsum = KeyValue(lambda: projection(config.num_kv_heads))
-
-
-def _check(architecture: Architecture) -> None:
-    if not architecture.tied:
-        raise InputError(
-            "This Gemma 3 has tie_word_embeddings=false, which the JAX backend (Tunix 0.1.7) does not compute. Use backend=torch."
-        )
-    for rope in {layer.rope for layer in architecture.layers}:
-        if rope.kind not in ("default", "linear") or rope.fraction != 1.0:
-            raise InputError(
-                f"This Gemma 3 uses rope_type={rope.kind!r}, which the JAX backend (Tunix 0.1.7) does not compute. "
-                "Allowed: default, linear. Use backend=torch for this model."
-            )

@@ -4,7 +4,7 @@ Keys and values may come from one projection (31B, 26B-A4B) or from an earlier l
 network (26B-A4B); every layer may get an embedding of the token for itself (E2B, E4B).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from crossmesh.errors import InputError
@@ -14,19 +14,25 @@ from crossmesh.models.architecture import (
     Family,
     Json,
     LayerKind,
+    Rope,
     Weight,
     outer_weights,
 )
-from crossmesh.models.config_json import read_layer_types, read_rope, read_size, refuse
+from crossmesh.models.config_json import read_layer_types, read_size
 from crossmesh.models.gemma import NORMS, gemma_norms, gemma_projections, text_config
+from crossmesh.models.rope import read_rope, whole_head
 
+_ROPES = {
+    "sliding_attention": {"rope_theta": 10_000.0},
+    "full_attention": {"rope_theta": 1_000_000.0, "rope_type": "proportional", "partial_rotary_factor": 0.25},
+}
+"""Without `rope_parameters` (`Gemma4TextConfig`)."""
 _GLOBAL_EVERY = 6
 """Without `layer_types` there are five sliding layers, then a global one (`Gemma4TextConfig`)."""
 
 
 def _read(given: Json, origin: str) -> Architecture:
     config, prefix = text_config(given, origin)
-    refuse(config, ("attention_bias", "use_bidirectional_attention"), origin, allow="vision")
     vocab = read_size(config, "vocab_size", origin)
     return Architecture(
         family="gemma4",
@@ -85,14 +91,10 @@ def _layers(config: Json, origin: str) -> tuple[LayerKind, ...]:
 
 def _layer(config: Json, index: int, kind: str, origin: str) -> LayerKind:
     heads, kv_heads, head_dim = (read_size(config, name, origin) for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
-    ropes = config.get("rope_parameters") or {
-        "sliding_attention": {"rope_theta": 10_000.0},
-        "full_attention": {"rope_theta": 1_000_000.0, "rope_type": "proportional", "partial_rotary_factor": 0.25},
-    }
+    rope = _rope(config, kind, origin)
     if kind == "sliding_attention":
-        return LayerKind(
-            "sliding", config.get("sliding_window", 512), heads, kv_heads, head_dim, shared_kv=False, rope=read_rope(ropes[kind])
-        )
+        window = read_size({"sliding_window": 512, **config}, "sliding_window", origin)
+        return LayerKind("sliding", window, heads, kv_heads, head_dim, shared_kv=False, rope=rope)
     shared = bool(config.get("attention_k_eq_v", False))
     if "per_layer_config" in config:
         # What transformers 5 saves: only the sizes in which a layer differs from the others.
@@ -101,7 +103,14 @@ def _layer(config: Json, index: int, kind: str, origin: str) -> LayerKind:
     else:
         head_dim = config.get("global_head_dim", 512)
         kv_heads = (config.get("num_global_key_value_heads") if shared else None) or kv_heads
-    return LayerKind("global", 0, heads, kv_heads, head_dim, shared_kv=shared, rope=read_rope(ropes[kind]))
+    return LayerKind("global", 0, heads, kv_heads, head_dim, shared_kv=shared, rope=rope)
+
+
+def _rope(config: Json, kind: str, origin: str) -> Rope:
+    parameters = (config.get("rope_parameters") or _ROPES).get(kind)
+    if not isinstance(parameters, Mapping) or "rope_theta" not in parameters:
+        raise InputError(f"{origin}: rope_parameters has no {kind} with a rope_theta. Give a complete config.json.")
+    return whole_head(read_rope(parameters, f"{origin}: {kind}", config.get("max_position_embeddings", 131_072)), origin)
 
 
 def _projections(architecture: Architecture, index: int) -> dict[str, Weight]:

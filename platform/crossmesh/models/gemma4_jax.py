@@ -9,12 +9,22 @@ import jax.numpy as jnp
 from flax import nnx
 from tunix.models.gemma4 import model as gemma4
 
-from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import BATCH_AXES
 from crossmesh.models.architecture import Architecture, LayerKind
 from crossmesh.models.attention_jax import attend
 from crossmesh.models.gemma4_moe_jax import MixtureOfExperts
-from crossmesh.models.layers_jax import DTYPES, HiddenStates, KeyValue, Settings, activations, as_products, look_up, run_block, set_up
+from crossmesh.models.layers_jax import (
+    DTYPES,
+    HiddenStates,
+    KeyValue,
+    Settings,
+    activations,
+    as_products,
+    look_up,
+    rotate,
+    run_block,
+    set_up,
+)
 from crossmesh.models.sharding_jax import HEADS, STREAM, constrain
 
 _NORM_EPSILON = 1e-6
@@ -26,34 +36,28 @@ _ROWS = (_OTHER_BATCH_AXES, None, None, "fsdp")
 
 
 class _Attention(gemma4.Attention):
-    """Tunix's gemma4 attention on segments. `kernel` is set on the instance."""
+    """Tunix's gemma4 attention on segments. `rope` and `kernel` are set on the instance."""
 
     def block(self, x: Any, segment_pos: Any, cache: Any, attn_mask: Any, kv_shared_cache: Any = None) -> Any:
         """`attn_mask` holds segment ids [B, T]; `kv_shared_cache` is (keys, values) of an earlier layer where this one uses them."""
         del cache
         sliding = self.attn_type == gemma4.AttentionType.LOCAL_SLIDING
         x = x.astype(self.config.dtype)
-        rotate = functools.partial(
-            gemma4.apply_rope,
-            positions=segment_pos,
-            base_frequency=self.rope_base_frequency,
-            scale_factor=self.rope_scale_factor,
-            rope_proportion=self.rope_proportion,
-        )
-        query = rotate(self._query_norm(constrain(self.q_einsum(x), *HEADS)))
-        key, value = kv_shared_cache or self._keys_and_values(x, rotate)
+        turn = functools.partial(rotate, positions=segment_pos, rope=self.rope)
+        query = turn(self._query_norm(constrain(self.q_einsum(x), *HEADS)))
+        key, value = kv_shared_cache or self._keys_and_values(x, turn)
         window = self.config.sliding_window_size if sliding else 0
         mixed = attend(query, key, value, attn_mask, window or 0, self.kernel)
         return None, constrain(self.attn_vec_einsum(mixed), *STREAM), (key, value)
 
-    def _keys_and_values(self, x: Any, rotate: Any) -> tuple[Any, Any]:
+    def _keys_and_values(self, x: Any, turn: Any) -> tuple[Any, Any]:
         if hasattr(self, "k_einsum"):
             key = value = constrain(self.k_einsum(x), *HEADS)
         else:
             key, value = (constrain(projected, *HEADS) for projected in self.kv_einsum(x))
         # Values have a norm without a scale of their own.
         value = value * jax.lax.rsqrt(jnp.mean(jnp.square(value), axis=-1, keepdims=True) + _NORM_EPSILON)
-        return rotate(self._key_norm(key)), value
+        return turn(self._key_norm(key)), value
 
 
 class _Layer(gemma4.DecoderLayer):
@@ -104,15 +108,6 @@ class _Model(HiddenStates, gemma4.Gemma4):
 
 def make_gemma4(architecture: Architecture, settings: Settings) -> Any:
     """Tunix's Gemma 4 with K and V apart, experts and shared keys and values as transformers has them, hidden states as output."""
-    if not architecture.tied:
-        raise InputError(
-            "This Gemma 4 has tie_word_embeddings=false, which the JAX backend (Tunix 0.1.7) does not compute. Use backend=torch."
-        )
-    if architecture.norm_epsilon != _NORM_EPSILON:
-        raise InputError(
-            f"This Gemma 4 has rms_norm_eps={architecture.norm_epsilon}; the JAX backend (Tunix 0.1.7) computes with "
-            f"{_NORM_EPSILON} only. Use backend=torch."
-        )
     config = gemma4_config(architecture, DTYPES[settings.dtype])
     model = gemma4.Gemma4(config, rngs=nnx.Rngs(0))
     # Tunix guesses whose keys and values a layer uses: of the last two that have their own. The architecture knows.
@@ -130,6 +125,7 @@ def make_gemma4(architecture: Architecture, settings: Settings) -> Any:
             block.moe = MixtureOfExperts(architecture.experts, architecture.hidden, _NORM_EPSILON, DTYPES[settings.dtype])
             block.moe.makes_whole = settings.remat == "none"
         set_up(block, _Layer, _Attention, (gemma4.Einsum, nnx.Linear), settings)
+        block.attn.rope = layer.rope
     as_products(model.embedder, (gemma4.Einsum,), settings, inside_remat=False)
     model.__class__ = _Model
     return model

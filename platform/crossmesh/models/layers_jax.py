@@ -14,7 +14,9 @@ import jax.numpy as jnp
 from flax import nnx
 
 from crossmesh.hardware.mesh import BATCH_AXES
+from crossmesh.models.architecture import Rope
 from crossmesh.models.nf4_jax import Nf4, dense
+from crossmesh.models.rope import frequencies
 from crossmesh.models.sharding_jax import STREAM, constrain, context_mesh, gathered
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
@@ -125,6 +127,16 @@ def _product(kind: Any) -> Any:
             return _multiply(self, x)
 
     return Product
+
+
+def rotate(x: Any, positions: Any, rope: Rope) -> Any:
+    """Rotate queries or keys [B, T, N, H] by `rope`, in float32."""
+    inverse, scaling = frequencies(rope, x.shape[-1])
+    angles = positions[..., jnp.newaxis, jnp.newaxis] * jnp.asarray(inverse)
+    sine, cosine = jnp.sin(angles) * scaling, jnp.cos(angles) * scaling
+    first, second = jnp.split(x, 2, axis=-1)
+    rotated = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+    return rotated.astype(x.dtype)
 
 
 def look_up(embedder: Any, tokens: Any) -> Any:

@@ -8,7 +8,7 @@ from flax import nnx
 from tunix.models.llama3 import model as llama3
 
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.dense_jax import DenseAttention, check_rope, dense_sizes, set_up_dense
+from crossmesh.models.dense_jax import DenseAttention, dense_sizes, set_up_dense
 from crossmesh.models.layers_jax import DTYPES, HiddenStates, Settings, activations
 
 
@@ -27,7 +27,6 @@ def llama_config(architecture: Architecture) -> Any:
 
 def make_llama(architecture: Architecture, settings: Settings) -> Any:
     """Tunix's Llama3 with theta, hidden states as output. Its layers take the precision of their weights."""
-    check_rope(architecture)
     config = replace(llama_config(architecture), shd_config=activations(llama3.ShardingConfig.get_default_sharding()))
     model = set_up_dense(llama3.Llama3(config, rngs=nnx.Rngs(0)), architecture, settings, _Model, _Attention, llama3.Einsum)
     nnx.update(model, jax.tree.map(lambda array: array.astype(DTYPES[settings.dtype]), nnx.state(model)))

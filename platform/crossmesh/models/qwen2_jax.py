@@ -6,7 +6,7 @@ from flax import nnx
 from tunix.models.qwen2 import model as qwen2
 
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.dense_jax import DenseAttention, check_rope, qwen_config, set_up_dense
+from crossmesh.models.dense_jax import DenseAttention, qwen_config, set_up_dense
 from crossmesh.models.layers_jax import HiddenStates, Settings
 
 
@@ -31,6 +31,5 @@ class _Model(HiddenStates, qwen2.Qwen2):
 
 def make_qwen2(architecture: Architecture, settings: Settings) -> Any:
     """Tunix's Qwen 2 with windows, hidden states as output."""
-    check_rope(architecture)
     model = qwen2.Qwen2(qwen_config(qwen2, architecture, settings), rngs=nnx.Rngs(0))
     return set_up_dense(model, architecture, settings, _Model, _Attention, qwen2.Einsum, _Layer)

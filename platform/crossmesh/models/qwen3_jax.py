@@ -6,7 +6,7 @@ from flax import nnx
 from tunix.models.qwen3 import model as qwen3
 
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.dense_jax import DenseAttention, check_rope, qwen_config, set_up_dense
+from crossmesh.models.dense_jax import DenseAttention, qwen_config, set_up_dense
 from crossmesh.models.layers_jax import HiddenStates, Settings
 
 
@@ -22,6 +22,5 @@ class _Model(HiddenStates, qwen3.Qwen3):
 
 def make_qwen3(architecture: Architecture, settings: Settings) -> Any:
     """Tunix's Qwen 3 with theta and windows, hidden states as output."""
-    check_rope(architecture)
     model = qwen3.Qwen3(qwen_config(qwen3, architecture, settings), rngs=nnx.Rngs(0))
     return set_up_dense(model, architecture, settings, _Model, _Attention, qwen3.Einsum)

@@ -14,7 +14,7 @@ from crossmesh.console import Console
 from crossmesh.environments import compiler_folder, environment
 from crossmesh.errors import InputError
 from crossmesh.hardware.devices import Tpu
-from crossmesh.models.architecture import Architecture
+from crossmesh.models.architecture import Architecture, LayerKind
 from crossmesh.plan.asking import ask
 from crossmesh.plan.depths import Depths, keep_layers, small_depths
 from crossmesh.plan.figures import Compiled
@@ -143,9 +143,16 @@ def model_fields(model: PlannedModel, kept: tuple[int, ...]) -> Mapping[str, Any
     different = list(dict.fromkeys(kinds))
     return {
         "model": _sizes(architecture),
-        "kinds": [{"layer": asdict(layer), "lora": dict(ranks)} for layer, ranks in different],
+        "kinds": [{"layer": _layer_fields(layer), "lora": dict(ranks)} for layer, ranks in different],
         "layers": [different.index(kind) for kind in kinds],
     }
+
+
+def _layer_fields(layer: LayerKind) -> dict[str, Any]:
+    """A layer without the numbers of its rotation, which are constants of the program and cost nothing."""
+    found = asdict(layer)
+    del found["rope"]["settings"]
+    return found
 
 
 def _sizes(architecture: Architecture) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from crossmesh.errors import InputError
 from crossmesh.hardware.devices import Cpu, Tpu
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.placement import place
+from crossmesh.models.supported import check_backend
 from crossmesh.plan.model import PlannedModel
 from crossmesh.plan.point import Point
 from crossmesh.plan.serving_point import ServingPoint
@@ -59,6 +60,7 @@ def _tensors(point: Point) -> str:
 @lru_cache(maxsize=4096)
 def _placed(model: PlannedModel, mesh: MeshShape, backend: str, spec: ModelSpec) -> str:
     try:
+        check_backend(model.architecture, backend)
         place(model.architecture, mesh, backend, spec, model.modules)
     except InputError as error:
         return str(error)

@@ -12,7 +12,7 @@ from crossmesh.errors import InputError, require, require_choice
 from crossmesh.hardware.catalogue import Slice, find_slice
 from crossmesh.hardware.devices import Cpu
 
-FAMILIES = ("llama", "gemma3", "gemma4", "qwen2", "qwen3")
+FAMILIES = ("llama", "mistral", "gemma3", "gemma4", "qwen2", "qwen3")
 DTYPES = ("float32", "bfloat16")
 BACKENDS = ("torch", "jax")
 QUANTIZATIONS = ("none", "nf4")

@@ -121,10 +121,10 @@ def test_what_is_not_supported_is_named(change: dict[str, Any], named: str) -> N
     [
         ("tiny_gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ("tiny_gemma3", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
-        ("tiny_gemma3", {"hidden_activation": "silu"}, r"hidden_activation='silu'.*or gelu_pytorch_tanh"),
+        ("tiny_gemma3", {"hidden_activation": "silu"}, r"hidden_activation='silu'.*Allowed: gelu_pytorch_tanh"),
         ("tiny_gemma3", {"layer_types": ["chunked_attention"] * 4}, r"layer_types\[0\]='chunked_attention'"),
         ("tiny_gemma3", {"sliding_window": None}, "sliding_window=None"),
-        ("tiny_qwen2", {"hidden_act": "gelu"}, r"hidden_act='gelu'.*or silu"),
+        ("tiny_qwen2", {"hidden_act": "gelu"}, r"hidden_act='gelu'.*Allowed: silu"),
         ("tiny_qwen3", {"attention_bias": True}, "attention_bias"),
         ("tiny_qwen3", {"layer_types": ["full_attention"]}, "layer_types names 1 layers"),
     ],
@@ -146,3 +146,45 @@ def test_every_shipped_architecture_reads(tmp_path: Path) -> None:
         model = read_architecture(tmp_path)
         # Tunix's checkpoint loader tells axes apart by size.
         assert all(model.hidden != layer.head_dim for layer in model.layers)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "named"),
+    [
+        ("tiny_llama", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}, r"rope_type='longrope' is not computed"),
+        ("tiny_llama", {"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "rope_type='linear' needs factor"),
+        ("tiny_llama", {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": "4"}}, "factor='4'"),
+        ("tiny_llama", {"rope_parameters": {"rope_theta": 1e4, "factor": 8.0}}, "factor=8.0 is not a setting of rope_type='default'"),
+        ("tiny_llama", {"partial_rotary_factor": 0.5}, "part of the head"),
+        ("tiny_llama", {"sliding_window": 64}, "sliding_window=64 is no key of a llama model"),
+        ("tiny_llama", {"attention_dropout": 0.1}, "attention_dropout=0.1"),
+        ("tiny_llama", {"hidden_act": "gelu"}, "hidden_act='gelu'"),
+        ("tiny_llama", {"num_experts": 8}, "num_experts=8 is no key of a llama model"),
+        ("tiny_gemma4", {"hidden_activation": "gelu"}, "hidden_activation='gelu'"),
+        ("tiny_gemma4", {"use_bidirectional_attention": "all"}, "use_bidirectional_attention='all'"),
+        ("tiny_gemma4", {"rope_scaling": {"factor": 8.0}}, "rope_scaling=.* is no key of a gemma4 model"),
+        ("tiny_gemma4", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping=50.0"),
+        (
+            "tiny_gemma4",
+            {
+                "rope_parameters": {
+                    "sliding_attention": {"rope_theta": 1e4, "partial_rotary_factor": 0.5},
+                    "full_attention": {"rope_theta": 1e4},
+                }
+            },
+            "partial_rotary_factor=0.5 with rope_type='default'",
+        ),
+    ],
+)
+def test_every_key_that_changes_what_is_computed_is_computed_or_refused(name: str, change: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        parse_architecture(architecture_config(name) | change, "config.json")
+
+
+def test_a_key_that_nobody_reads_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    config = architecture_config("tiny_llama") | {"my_note": 3, "unsloth_fixed": True, "_name_or_path": "here"}
+    for _ in range(2):
+        parse_architecture(config, "the config of this test")
+    assert [record.getMessage() for record in caplog.records] == [
+        "the config of this test: transformers does not read my_note in a llama model, nor does crossmesh."
+    ]

@@ -7,7 +7,10 @@ import pytest
 
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.plan.exact import Replication, broken_rules, broken_serving_rules, replications
+from crossmesh.models.families import parse_architecture
+from crossmesh.models.random_weights import architecture_config
+from crossmesh.plan.exact import Replication, _placed, broken_rules, broken_serving_rules, replications
+from crossmesh.plan.model import planned_model
 from crossmesh.plan.serving_step import replicated_bytes
 from crossmesh.spec.training import ModelSpec
 from plan_points import paper_engine, paper_point
@@ -69,3 +72,10 @@ def test_ten_thousand_points_take_under_two_seconds() -> None:
     fitting = sum(not broken_rules(point) for point in points)
     assert time.process_time() - start < 2
     assert 0 < fitting < 10_000
+
+
+def test_what_the_jax_model_does_not_compute_is_refused_by_the_plan() -> None:
+    architecture = parse_architecture(architecture_config("tiny_gemma4") | {"rms_norm_eps": 1e-3}, "x")
+    model = planned_model(architecture, ())
+    assert "rms_norm_eps=0.001" in _placed(model, MeshShape(1, 1, 1), "jax", ModelSpec(family="gemma4"))
+    assert not _placed(model, MeshShape(1, 1, 1), "torch", ModelSpec(family="gemma4"))
