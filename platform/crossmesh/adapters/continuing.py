@@ -12,12 +12,14 @@ from typing import Any
 
 from crossmesh.adapters.initial import FloatArray, initial_lora
 from crossmesh.adapters.peft_config import CONFIG_FILE, AdapterConfig
-from crossmesh.adapters.peft_format import WEIGHTS_FILE, OpenAdapter, adapter_digest, check_modules, open_adapter, read_adapter
+from crossmesh.adapters.peft_format import WEIGHTS_FILE, OpenAdapter, adapter_digest, check_modules, open_adapter
 from crossmesh.adapters.sources import find_adapter
 from crossmesh.errors import InputError
 from crossmesh.files import new_folder
 from crossmesh.models.architecture import Architecture
+from crossmesh.models.checkpoints import open_checkpoint
 from crossmesh.models.lora import LoraModule, lora_modules
+from crossmesh.models.stores import LocalStore
 from crossmesh.models.targets import expand_targets
 from crossmesh.models.weights import ModelFolder
 from crossmesh.spec.services import StorageSpec
@@ -44,6 +46,8 @@ def find_start(
     if not lora.adapter:
         return None
     adapter = open_adapter(find_adapter(lora.adapter, storage, open_tracker).folder)
+    if adapter.copies:
+        adapter.check_copies(open_checkpoint(LocalStore(model.path)))
     check_start(adapter, lora, architecture, model.weights_digest)
     digest = adapter_digest(adapter.folder)
     kept = storage.path / "cache" / "adapters" / digest[:16]
@@ -58,7 +62,7 @@ def find_start(
 
 def check_start(adapter: OpenAdapter, lora: LoraSpec, architecture: Architecture, base_digest: str) -> None:
     """Raise `InputError` unless `adapter` fits the base with `base_digest`, and `lora` where it says anything of its own."""
-    check_modules(adapter, architecture)
+    adapter = check_modules(adapter, architecture)
     adapter.check_base(base_digest)
     adapter.check_values()
     config, plain = adapter.config, LoraSpec()
@@ -77,14 +81,14 @@ def modules_of(lora: LoraSpec, start: Path | None, architecture: Architecture) -
     """What LoRA is on each module: as the adapter in `start` has it, or as `lora` says; empty where all weights are trained."""
     if start is None:
         return lora_modules(lora, architecture)
-    adapter = open_adapter(start)
-    check_modules(adapter, architecture)
-    return _modules_of(adapter.config, architecture)
+    return _modules_of(check_modules(open_adapter(start), architecture).config, architecture)
 
 
 def first_values(lora: LoraSpec, start: Path | None, modules: tuple[LoraModule, ...]) -> dict[str, FloatArray]:
     """The arrays that training starts with, float32 by PEFT name: those of the adapter in `start`, or the seed's."""
-    return initial_lora(modules, lora.seed) if start is None else read_adapter(start)[0]
+    if start is None:
+        return initial_lora(modules, lora.seed)
+    return open_adapter(start).named_as({module.target.hf for module in modules}).arrays()
 
 
 def _modules_of(config: AdapterConfig, architecture: Architecture) -> tuple[LoraModule, ...]:

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from crossmesh.adapters.initial import FloatArray
 from crossmesh.adapters.outputs import resumable_folder
-from crossmesh.adapters.peft_format import OpenAdapter, adapter_digest, experts_error, is_expert
+from crossmesh.adapters.peft_format import OpenAdapter, adapter_digest, experts_error, is_expert, tied_error
 from crossmesh.errors import InputError
 from crossmesh.files import digest_file, write_json
 from crossmesh.models.checkpoints import FLOATS, INDEX_FILE, Checkpoint, Tensor, open_checkpoint
@@ -99,13 +99,14 @@ def match_modules(adapter: OpenAdapter, checkpoint: Checkpoint, config: Mapping[
     A decoder trained alone fits the same decoder inside a multimodal checkpoint and the other way round; nothing else is guessed.
     `InputError` when a module is not there, has another shape, is quantised, or is one with the embedding.
     """
+    adapter.check_copies(checkpoint)
     tensors = checkpoint.tensors
     found: dict[str, str] = {}
     for module in adapter.config.modules:
         name = next((name for name in spellings(f"{module}.weight") if name in tensors), None)
         if name is None:
             if module.endswith("lm_head"):
-                raise _tied(adapter, module)
+                raise tied_error(adapter.folder, module)
             if is_expert(module):
                 raise experts_error(adapter.folder, module)
             raise InputError(
@@ -113,7 +114,7 @@ def match_modules(adapter: OpenAdapter, checkpoint: Checkpoint, config: Mapping[
                 "Give the base it was trained on as model.weights, or another adapter."
             )
         if module.endswith("lm_head") and _tie_word_embeddings(config):
-            raise _tied(adapter, module)
+            raise tied_error(adapter.folder, module)
         _check_matrix(adapter, module, tensors[name], checkpoint.store.address)
         if name in found.values():
             raise InputError(f"{adapter.folder} adapts {name} of {checkpoint.store.address} twice, under two names. Give another adapter.")
@@ -162,13 +163,6 @@ def _tie_word_embeddings(config: Mapping[str, Any]) -> bool:
     text = config.get("text_config")
     own = config.get("tie_word_embeddings", text.get("tie_word_embeddings", False) if isinstance(text, dict) else False)
     return bool(own)
-
-
-def _tied(adapter: OpenAdapter, module: str) -> InputError:
-    return InputError(
-        f"{adapter.folder} adapts {module}, which in this base is the embedding: a merged weight would change the input as well. "
-        "Serve the adapter as it is, or train without the output projection."
-    )
 
 
 def _quantized(base: str, found: str) -> InputError:

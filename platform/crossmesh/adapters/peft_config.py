@@ -5,8 +5,10 @@ because merging or serving it as plain LoRA would be silently wrong. Knows nothi
 """
 
 import math
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 from crossmesh.errors import InputError, reading
 from crossmesh.files import read_json
 from crossmesh.models.lora import LoraModule, by_pattern, lora_scale
+from crossmesh.models.spelling import module_spellings
 
 CONFIG_FILE = "adapter_config.json"
 _DEFAULT_RANK = 8
@@ -128,7 +131,9 @@ def read_config(folder: Path, modules: Sequence[str]) -> AdapterConfig:
     if not path.is_file():
         raise InputError(f"{folder} has no {CONFIG_FILE}, so it is no PEFT adapter. Give the folder that holds it.")
     with reading(path, "a JSON object, as PEFT writes it"):
-        config: dict[str, Any] = {**read_json(path)}
+        # PEFT takes its own default where a file says null.
+        config: dict[str, Any] = {key: value for key, value in {**read_json(path)}.items() if value is not None}
+    _check_forms(config, path)
     for key, (allowed, why) in _PLAIN.items():
         value = config.get(key, allowed[0])
         if value not in allowed:
@@ -143,16 +148,99 @@ def read_config(folder: Path, modules: Sequence[str]) -> AdapterConfig:
     for key, value in [("lora_alpha", alpha), *((f"alpha_pattern for {module}", own) for module, own in alphas.items())]:
         if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
             raise InputError(f"{path}: {key}={value!r} is not possible. Allowed: a number.")
+    dropout = config.get("lora_dropout", 0.0)
+    if not isinstance(dropout, int | float) or isinstance(dropout, bool) or not 0 <= dropout <= 1:
+        raise InputError(f"{path}: lora_dropout={_short(dropout)} is not possible. Allowed: a number from 0 to 1.")
+    _check_named(config, modules, path)
     return AdapterConfig(
         rank=rank,
         alpha=float(alpha),
-        dropout=float(config.get("lora_dropout", 0.0)),
+        dropout=float(dropout),
         base_model=str(config.get("base_model_name_or_path") or ""),
         modules=tuple(sorted(modules)),
         rslora=bool(config.get("use_rslora", False)),
         ranks={module: value for module, value in ranks.items() if value != rank},
         alphas={module: float(value) for module, value in alphas.items() if value != alpha},
     )
+
+
+def _check_forms(config: Mapping[str, Any], path: Path) -> None:
+    """Raise `InputError` for a setting of the wrong type."""
+    texts = (str, list)
+    forms: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+        "rank_pattern": (dict, "a map from module to rank"),
+        "alpha_pattern": (dict, "a map from module to alpha"),
+        "use_rslora": (bool, "true or false"),
+        "target_modules": (texts, "names of modules, or a regular expression"),
+        "exclude_modules": (texts, "names of modules, or a regular expression"),
+        "layers_to_transform": ((int, list), "numbers of layers"),
+        "layers_pattern": (texts, "names of the list of layers"),
+    }
+    for key, (kind, allowed) in forms.items():
+        if key in config and not isinstance(config[key], kind):
+            raise InputError(f"{path}: {key}={_short(config[key])} is not possible. Allowed: {allowed}.")
+
+
+def _check_named(config: Mapping[str, Any], modules: Sequence[str], path: Path) -> None:
+    """Raise `InputError` unless the arrays are those of the modules that the config names: PEFT applies no others."""
+    targets = config.get("target_modules")
+    if not modules or not targets:
+        return
+    for module in modules:
+        if not _adapts(config, module, path):
+            raise InputError(
+                f"{path.parent} holds arrays of {module}, which its target_modules={_short(targets)} and the settings beside it leave out: "
+                "PEFT would not apply them. Name the module in target_modules if it was trained, or remove its arrays."
+            )
+    if isinstance(targets, list):
+        absent = [target for target in targets if not any(_is(target, name) for module in modules for name in _names(module))]
+        if absent:
+            raise InputError(
+                f"{path}: target_modules names {absent[0]!r}, of which {path.parent} holds no arrays. Copy the adapter again, or remove "
+                "the name if that module was not trained."
+            )
+
+
+def _adapts(config: Mapping[str, Any], module: str, path: Path) -> bool:
+    """Whether PEFT adapts `module` (`check_target_module_exists` of peft/tuners/tuners_utils.py)."""
+    names = _names(module)
+    with _patterns(path):
+        targets, excluded, layers = config["target_modules"], config.get("exclude_modules"), config.get("layers_to_transform")
+        if excluded and any(_fits(excluded, name) for name in names):
+            return False
+        if targets == "all-linear":
+            return not module.endswith("lm_head")
+        if not any(_fits(targets, name) for name in names):
+            return False
+        if layers is None or layers == [] or isinstance(targets, str):
+            return True
+        patterns = config.get("layers_pattern") or []
+        lists = "|".join(map(re.escape, [patterns] if isinstance(patterns, str) else patterns)) or r"[^.]*"
+        found = re.match(rf".*\.(?:{lists})\.(\d+)\.", module)
+        return found is not None and int(found[1]) in ([layers] if isinstance(layers, int) else layers)
+
+
+@contextmanager
+def _patterns(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (re.error, TypeError) as error:
+        raise InputError(f"{path}: target_modules or a setting beside it is no regular expression or list of names: {error}.") from error
+
+
+def _names(module: str) -> list[str]:
+    """Names that a module has had, without the dot that tells prefixes apart."""
+    return list(module_spellings(module))
+
+
+def _fits(wanted: str | Sequence[str], module: str) -> bool:
+    if isinstance(wanted, str):
+        return re.fullmatch(wanted, module) is not None
+    return any(_is(one, module) for one in wanted)
+
+
+def _is(target: str, module: str) -> bool:
+    return module == target or module.endswith(f".{target}")
 
 
 def _whole(number: float) -> float | int:

@@ -4,9 +4,12 @@ The one format in which adapters travel, whichever backend trained them. What it
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+import re
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +20,18 @@ from crossmesh.adapters.peft_config import CONFIG_FILE, AdapterConfig, read_conf
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, write_json
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.checkpoints import FLOATS, Tensor, read_shard
-from crossmesh.models.stores import LocalStore
+from crossmesh.models.checkpoints import FLOATS, Checkpoint, Tensor, read_shard
+from crossmesh.models.spelling import module_spellings, spellings
+from crossmesh.models.stores import LocalStore, Store
 from crossmesh.models.targets import all_weights, expand_targets
 from crossmesh.spec.training import LORA_TARGETS
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 _PICKLED = ("adapter_model.bin", "adapter_model.pt")
+_COPY = re.compile(rf"{re.escape(PEFT_PREFIX)}(?P<module>(.*\.)?(lm_head|embed_tokens))(\.base_layer)?\.weight")
+"""What PEFT's `save_embedding_layers` adds."""
+_BLOCK = 1 << 22
+"""Values that are compared at once."""
 _BASE_KEY = "crossmesh_base_weights"
 """Where the file of the arrays says which base they were trained on."""
 
@@ -37,7 +45,52 @@ class OpenAdapter:
     base_digest: str
     """`weights_digest` of the model it was trained on; empty when the adapter does not say."""
     _tensors: Mapping[str, Tensor]
+    """By the name that the module has here, which is not always the one in the file."""
     _data_start: int
+    copies: Mapping[str, Tensor] = field(default_factory=dict)
+    """Whole weights of the base that PEFT writes beside LoRA on its embedding or output projection, by the tensor's name there."""
+
+    def named_as(self, known: Container[str]) -> "OpenAdapter":
+        """This adapter with the modules' names that `known` has: the same modules have had several."""
+        names = {}
+        for module in self.config.modules:
+            names[module] = next((one for one in module_spellings(module) if one in known), module)
+        if len({*names.values()}) < len(names):
+            twice = next(one for one, count in Counter(names.values()).items() if count > 1)
+            raise InputError(f"{self.folder} adapts {twice} twice, under two names. Give another adapter.")
+        tensors = {
+            new: self._tensors[old] for module, name in names.items() for old, new in zip(lora_names(module), lora_names(name), strict=True)
+        }
+        config = replace(
+            self.config,
+            modules=tuple(sorted(names.values())),
+            ranks={names[module]: rank for module, rank in self.config.ranks.items()},
+            alphas={names[module]: alpha for module, alpha in self.config.alphas.items()},
+        )
+        return replace(self, config=config, _tensors=tensors)
+
+    def arrays(self) -> dict[str, FloatArray]:
+        """Read every array by PEFT name."""
+        return {name: self.array(name) for name in sorted(name for module in self.config.modules for name in lora_names(module))}
+
+    def check_copies(self, base: Checkpoint) -> None:
+        """Raise `InputError` when a weight of the base that the adapter carries is not, bit for bit, the one in `base`."""
+        where = {tensor.name: (shard, tensor) for shard in base.shards for tensor in shard.tensors}
+        for name, copy in self.copies.items():
+            own = next((one for one in spellings(name) if one in where), None)
+            if own is None and name.endswith("lm_head.weight"):  # Tied: the embedding is the output projection.
+                own = next((one for one in where if one.endswith("embed_tokens.weight")), None)
+            if own is not None:
+                shard, tensor = where[own]
+                if copy.shape == tensor.shape and _equal(
+                    (LocalStore(self.folder), WEIGHTS_FILE, self._data_start, copy), (base.store, shard.name, len(shard.header), tensor)
+                ):
+                    continue
+            raise InputError(
+                f"{self.folder} carries its own {name}, which is not the one of {base.store.address}: it was trained or resized, and is "
+                "no LoRA. Merge the adapter with PEFT itself (merge_and_unload) and use the result as the base, or train it again without "
+                "that module (save_embedding_layers=False)."
+            )
 
     def check_base(self, weights_digest: str, otherwise: str = "another adapter") -> None:
         """Raise `InputError` when the adapter says that it was trained on other weights; `otherwise` is what else may be given."""
@@ -53,7 +106,7 @@ class OpenAdapter:
         with closing(LocalStore(self.folder).open(WEIGHTS_FILE)) as reader:
             reader.skip(self._data_start + tensor.start)
             stored = np.frombuffer(reader.read(tensor.size), FLOATS[tensor.dtype])
-        array = stored.astype(np.float32, copy=False).reshape(tensor.shape)
+        array: FloatArray = stored.astype(np.float32, copy=False).reshape(tensor.shape)
         _check_finite(name, array, str(self.folder))
         return array
 
@@ -96,11 +149,12 @@ def open_adapter(folder: Path) -> OpenAdapter:
     for tensor in shard.tensors:
         if tensor.dtype not in FLOATS:
             raise InputError(f"{path}: {tensor.name} is {tensor.dtype}. Allowed: {', '.join(FLOATS)}.")
-    modules = sorted({_module(tensor.name, folder) for tensor in shard.tensors})
+    copies = {copied: tensor for tensor in shard.tensors if (copied := _copied(tensor.name))}
+    tensors = {tensor.name: tensor for tensor in shard.tensors if not _copied(tensor.name)}
+    modules = sorted({_module(name, folder) for name in tensors})
     config = read_config(folder, modules)
-    _check_shapes({tensor.name: tensor.shape for tensor in shard.tensors}, config, str(folder))
-    tensors = {tensor.name: tensor for tensor in shard.tensors}
-    return OpenAdapter(folder, config, shard.metadata.get(_BASE_KEY, ""), tensors, len(shard.header))
+    _check_shapes({name: tensor.shape for name, tensor in tensors.items()}, config, str(folder))
+    return OpenAdapter(folder, config, shard.metadata.get(_BASE_KEY, ""), tensors, len(shard.header), copies)
 
 
 def write_adapter(
@@ -157,8 +211,7 @@ def _sort_metadata(file: Path) -> None:
 def read_adapter(folder: Path) -> tuple[dict[str, FloatArray], AdapterConfig]:
     """Read a PEFT LoRA adapter: float32 arrays by PEFT name, and its settings. Raises what `open_adapter` raises."""
     adapter = open_adapter(folder)
-    names = sorted(name for module in adapter.config.modules for name in lora_names(module))
-    return {name: adapter.array(name) for name in names}, adapter.config
+    return adapter.arrays(), adapter.config
 
 
 def adapter_digest(folder: Path) -> str:
@@ -171,12 +224,13 @@ def adapter_digest(folder: Path) -> str:
     return digest_text(canonical_json([[name, digest_file(folder / name)] for name in (CONFIG_FILE, WEIGHTS_FILE)]))
 
 
-def check_modules(adapter: OpenAdapter, architecture: Architecture) -> None:
-    """Raise `InputError` unless every module of the adapter is a projection of this model, with its sizes.
+def check_modules(adapter: OpenAdapter, architecture: Architecture) -> OpenAdapter:
+    """Return `adapter` under this model's names; `InputError` unless every module of it is a projection of the model, with its sizes.
 
     An engine leaves out what it does not find, and then serves the base under the adapter's name.
     """
     known = {target.hf: (target.in_features, target.out_features) for target in expand_targets(architecture, LORA_TARGETS)}
+    adapter = adapter.named_as(known)
     for module in adapter.config.modules:
         if module not in known:
             raise _no_target(adapter.folder, module, architecture)
@@ -187,11 +241,23 @@ def check_modules(adapter: OpenAdapter, architecture: Architecture) -> None:
                 f"and {known[module][1]}: it is an adapter of another base. Give the base it was trained on as model.weights, or another "
                 "adapter."
             )
+    return adapter
+
+
+def tied_error(folder: Path, module: str) -> InputError:
+    """What is said of an adapter on an output projection that is the embedding."""
+    return InputError(
+        f"{folder} adapts {module}, which in this base is the embedding: a merged weight would change the input as well, and no engine "
+        "adapts it here. Train another adapter without the output projection, or merge this one with PEFT itself (merge_and_unload with "
+        "tie_word_embeddings=false) and use the result as the base."
+    )
 
 
 def _no_target(folder: Path, module: str, architecture: Architecture) -> InputError:
     if is_expert(module):
         return experts_error(folder, module)
+    if module.endswith("lm_head") and architecture.tied:
+        return tied_error(folder, module)
     if any(weight.hf == module and weight.in_shape for weight in all_weights(architecture)):
         return InputError(
             f"{folder} adapts {module}, which no engine adapts here. Allowed: adapters on {', '.join(LORA_TARGETS)} of the layers. "
@@ -235,8 +301,8 @@ def serving_form(arrays: Mapping[str, FloatArray], architecture: Architecture) -
 
 def write_serving_adapter(source: Path, target: Path, architecture: Architecture) -> str:
     """Write the adapter in `source` to `target` in the form that vLLM serves right (`serving_form`); return its digest."""
-    check_modules(open_adapter(source), architecture)
-    arrays, config = read_adapter(source)
+    adapter = check_modules(open_adapter(source), architecture)
+    arrays, config = adapter.arrays(), adapter.config
     served = serving_form(arrays, architecture)
     copies = {module: module.removesuffix("v_proj") + "k_proj" for module in {_module(name, source) for name in served} - {*config.modules}}
     ranks = {copy: config.ranks[key] for copy, key in copies.items() if key in config.ranks}
@@ -247,7 +313,35 @@ def write_serving_adapter(source: Path, target: Path, architecture: Architecture
         ranks={**config.ranks, **ranks},
         alphas={**config.alphas, **alphas},
     )
-    return store_adapter(target, served, whole, open_adapter(source).base_digest)
+    return store_adapter(target, served, whole, adapter.base_digest)
+
+
+def _copied(name: str) -> str:
+    """The tensor of the base that an array of an adapter is a copy of; empty for one of LoRA's own."""
+    found = _COPY.fullmatch(name)
+    return f"{found['module']}.weight" if found else ""
+
+
+def _equal(one: tuple[Store, str, int, Tensor], other: tuple[Store, str, int, Tensor]) -> bool:
+    """Whether two tensors of one shape hold the same values; read a block at a time."""
+    with ExitStack() as stack:
+        readers = []
+        for store, name, start, tensor in (one, other):
+            reader = stack.enter_context(closing(store.open(name)))
+            reader.skip(start + tensor.start)
+            readers.append((reader, np.dtype(FLOATS[tensor.dtype]) if tensor.dtype in FLOATS else None))
+        if any(dtype is None for _, dtype in readers):
+            return False
+        left = prod(one[3].shape)
+        while left:
+            count = min(left, _BLOCK)
+            first, second = (
+                np.frombuffer(reader.read(count * dtype.itemsize), dtype).astype(np.float32) for reader, dtype in readers if dtype
+            )
+            if not np.array_equal(first, second):
+                return False
+            left -= count
+    return True
 
 
 def _module(name: str, folder: Path) -> str:
@@ -255,7 +349,8 @@ def _module(name: str, folder: Path) -> str:
         if name.startswith(PEFT_PREFIX) and name.endswith(suffix):
             return name.removeprefix(PEFT_PREFIX).removesuffix(suffix)
     raise InputError(
-        f"{folder / WEIGHTS_FILE}: {name} is not LoRA of a linear module. Allowed: {PEFT_PREFIX}<module>.lora_A.weight and .lora_B.weight."
+        f"{folder / WEIGHTS_FILE}: {name} is not LoRA of a linear module. Allowed: {PEFT_PREFIX}<module>.lora_A.weight and .lora_B.weight. "
+        "Merge the adapter with PEFT itself (merge_and_unload) and use the result as the base, or train it on linear modules only."
     )
 
 

@@ -83,7 +83,7 @@ _GEMMA = {**_FIXED, "attention_bias": _NONE, "hidden_activation": ("gelu_pytorch
 KEYS: Mapping[str, ConfigKeys] = {
     "llama": ConfigKeys(_SIZES | _ROPES | {"head_dim"}, _DENSE),
     "mistral": ConfigKeys(_SIZES | _ROPES | {"head_dim", "sliding_window"}, _DENSE),
-    "qwen2": ConfigKeys(_SIZES | _ROPES | _WINDOWS, {**_DENSE, "attention_bias": (*_NONE, True)}),
+    "qwen2": ConfigKeys(_SIZES | _ROPES | _WINDOWS | {"head_dim"}, {**_DENSE, "attention_bias": (*_NONE, True)}),
     "qwen3": ConfigKeys(_SIZES | _ROPES | _WINDOWS | {"head_dim"}, _DENSE),
     "gemma3": ConfigKeys(
         _SIZES

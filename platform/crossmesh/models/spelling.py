@@ -22,6 +22,11 @@ def spellings(name: str) -> Iterator[str]:
             yield from (f"{other}{name.removeprefix(prefix)}" for other in group if other != prefix)
 
 
+def module_spellings(module: str) -> Iterator[str]:
+    """Names that `module` may have in an adapter, its own first."""
+    return (name.removesuffix(".") for name in spellings(f"{module}."))
+
+
 def locate(names: Iterable[str], stored: Container[str]) -> dict[str, str]:
     """The name under which each of `names` is `stored`; those that are not are left out."""
     found = ((name, next((one for one in spellings(name) if one in stored), None)) for name in names)

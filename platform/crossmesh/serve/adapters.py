@@ -12,7 +12,9 @@ from pathlib import Path
 from crossmesh.adapters.peft_format import adapter_digest, open_adapter, write_serving_adapter
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import canonical_json, digest_text, locked, read_json, write_json
+from crossmesh.models.checkpoints import open_checkpoint
 from crossmesh.models.families import read_architecture
+from crossmesh.models.stores import LocalStore
 from crossmesh.models.weights import MANIFEST
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -58,6 +60,8 @@ class ServedBase:
     def _adapter(self, name: str, source: Path) -> ServedAdapter:
         adapter = open_adapter(source)
         adapter.check_base(self.weights_digest)
+        if adapter.copies:
+            adapter.check_copies(open_checkpoint(LocalStore(self.folder)))
         form = self.forms / digest_text(canonical_json([self.weights_digest, adapter_digest(source)]))[:16]
         with locked(form.with_name(f"{form.name}.lock")):
             if not _sound(form):
