@@ -13,8 +13,10 @@ from crossmesh.errors import CrossmeshError, InputError, require
 from crossmesh.report.comparing import Limits, compare_runs, select
 from crossmesh.report.findings import repeat_command
 from crossmesh.report.regression import ONE_RUN, REGRESSION, judge
+from crossmesh.report.selection import TRAIN, kind_of
 from crossmesh.report.tables import print_report
 from crossmesh.spec.compose import Job, JobKeys, run_job
+from crossmesh.sweep.repeat import add_repeats, check_repeats
 from crossmesh.track.tracker import Tracker
 
 
@@ -36,6 +38,10 @@ class CompareKeys(JobKeys):
     """Hours of serving that total costs are given for."""
     qps: float = 0.0
     """Requests a second that each system must answer within the benchmark's SLO in total costs; 0: one engine, whatever it sustains."""
+    repeat: int = 0
+    """Interleaved repeats that each compared training is to have; missing ones are made first. Three decide which trains faster."""
+    repeat_steps: int = 8
+    """Steps of a repeat."""
     folder: str = "outputs/compare"
     """The report goes to a folder of its own in it; relative to where the job is started."""
 
@@ -47,6 +53,7 @@ class CompareKeys(JobKeys):
         positive = bool(self.hours) and all(hours > 0 for hours in self.hours)
         require(positive, "hours", list(self.hours), "positive numbers of hours, in brackets: [1,8,24]")
         require(self.qps >= 0, "qps", self.qps, "0 or a positive number of requests a second")
+        check_repeats("repeat", self.repeat, "repeat_steps", self.repeat_steps)
         both = bool(self.baseline) == bool(self.candidate)
         require(both, "candidate", self.candidate, "baseline=ID and candidate=ID, both or neither")
 
@@ -57,6 +64,9 @@ def run(job: Job[CompareKeys]) -> None:
     tracker = Tracker(spec.tracking, spec.storage)
     limits = {key: text for key, text in asdict(keys.fail_if).items() if text}
     selection = select(tracker, spec.name, keys.runs, keys.sweep, keys.baseline, keys.candidate, limits)
+    if keys.repeat:
+        trainings = [one for one in selection.runs if kind_of(one) == TRAIN]
+        add_repeats(tracker, spec, trainings, keys.repeat, keys.repeat_steps, console.say)
     command = " ".join(["python jobs/compare.py", *sys.argv[1:]])
     done = compare_runs(tracker, selection, command, Path(keys.folder).absolute(), keys.hours, keys.qps, spec)
     judged = judge(done.report, [one.run_id for one in selection.runs], limits) if keys.baseline else ()

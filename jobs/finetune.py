@@ -14,6 +14,7 @@ from crossmesh.plan.planner import own_planner
 from crossmesh.spec.compose import Job, SweptJob, run_job
 from crossmesh.spec.sweep import SweepKeys
 from crossmesh.sweep.driver import run_sweep
+from crossmesh.sweep.repeat import Repeats, add_repeats, check_repeats
 from crossmesh.sweep.request import request_of
 from crossmesh.sweep.training import Training
 from crossmesh.sweep.trial import fetch, prepare, run_trial
@@ -27,6 +28,15 @@ class FinetuneKeys(SweepKeys):
 
     force: bool = False
     """Train again although this trial is done."""
+    repeats: int = 0
+    """Repeats of the first steps that the trial is to have, of a sweep's trials interleaved; three decide which trains faster."""
+    repeat_steps: int = 8
+    """Steps of a repeat."""
+
+    def __post_init__(self) -> None:
+        """Check the repeats."""
+        super().__post_init__()
+        check_repeats("repeats", self.repeats, "repeat_steps", self.repeat_steps)
 
 
 def run(job: Job[FinetuneKeys]) -> None:
@@ -44,6 +54,8 @@ def run(job: Job[FinetuneKeys]) -> None:
             prepared = prepare(spec, model, tracker)
         with console.stage(f"train: {spec.backend_name}") as stage:
             trial = run_trial(spec, prepared, tracker, stage.hear, force=job.keys.force)
+        if job.keys.repeats:
+            add_repeats(tracker, spec, [tracker.run(trial.run_id)], job.keys.repeats, job.keys.repeat_steps, console.say)
     console.result(
         f"{spec.name}: {spec.backend_name}",
         {
@@ -65,7 +77,9 @@ def run(job: Job[FinetuneKeys]) -> None:
 def sweep(points: Sequence[SweptJob[FinetuneKeys]]) -> None:
     """Fine-tune at every point (`-m`), and show them together."""
     request = request_of("finetune", points, lambda keys: keys.force)
-    run_sweep(request, Training(), " ".join(["python jobs/finetune.py", *sys.argv[1:]]))
+    keys = next(point.job.keys for point in points if isinstance(point.job, Job))
+    then = Repeats(keys.repeats, keys.repeat_steps) if keys.repeats else None
+    run_sweep(request, Training(), " ".join(["python jobs/finetune.py", *sys.argv[1:]]), then=then)
 
 
 if __name__ == "__main__":

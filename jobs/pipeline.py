@@ -15,6 +15,7 @@ from crossmesh.pipeline.experiment import check_experiment, run_experiment
 from crossmesh.report.tables import print_report
 from crossmesh.spec.compose import Job, JobKeys, run_job
 from crossmesh.spec.training import BACKENDS
+from crossmesh.sweep.repeat import Repeats, check_repeats
 from crossmesh.track.tracker import Tracker
 
 
@@ -28,10 +29,15 @@ class PipelineKeys(JobKeys):
     """The report goes to a folder of the experiment's name in it; relative to where the job is started."""
     force: bool = False
     """Do every stage again."""
+    repeats: int = 0
+    """Interleaved repeats of the first steps that each training is to have; three decide which trains faster."""
+    repeat_steps: int = 8
+    """Steps of a repeat."""
 
     def __post_init__(self) -> None:
         """Check the backends."""
         super().__post_init__()
+        check_repeats("repeats", self.repeats, "repeat_steps", self.repeat_steps)
         object.__setattr__(self, "backends", tuple(self.backends))
         require(bool(self.backends), "backends", list(self.backends), f"one or more of {', '.join(BACKENDS)}")
         for backend in self.backends:
@@ -45,9 +51,10 @@ def run(job: Job[PipelineKeys]) -> None:
     tracker = Tracker(spec.tracking, spec.storage, console.say)
     output = Path(keys.folder).absolute() / spec.name
     command = " ".join(["python jobs/pipeline.py", *sys.argv[1:]])
+    then = Repeats(keys.repeats, keys.repeat_steps) if keys.repeats else None
     check_experiment(spec, keys.backends, tracker, console)
     with ray_session(spec.storage):
-        outcome = run_experiment(spec, keys.backends, tracker, console, output, command, force=keys.force)
+        outcome = run_experiment(spec, keys.backends, tracker, console, output, command, then, force=keys.force)
     console.finish(
         lambda: print_report(outcome.report, RichConsole(highlight=False)),
         outcome.report.json() | {"report": str(outcome.page)},

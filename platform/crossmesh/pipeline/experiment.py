@@ -16,11 +16,14 @@ from crossmesh.plan.gate import gate_serving, gate_training
 from crossmesh.plan.planner import own_planner
 from crossmesh.report.comparing import where_given
 from crossmesh.report.prices import rent
+from crossmesh.report.stored import repeats_of
 from crossmesh.report.variants import Results, RunRecord, TrainingSummary, Variant, answers_of, scores_of
 from crossmesh.report.write import Report, make_report
 from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.sweep.repeat import Repeats
 from crossmesh.sweep.trial import Trial, fetch, prepare, run_trial
 from crossmesh.track.provenance import gather_provenance
+from crossmesh.track.repeats import repeats_by_run
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.launch import check_trainable
 
@@ -59,7 +62,15 @@ def _on_each(spec: ExperimentSpec, backends: tuple[str, ...]) -> dict[str, Exper
 
 
 def run_experiment(
-    spec: ExperimentSpec, backends: tuple[str, ...], tracker: Tracker, console: Console, output: Path, command: str, *, force: bool = False
+    spec: ExperimentSpec,
+    backends: tuple[str, ...],
+    tracker: Tracker,
+    console: Console,
+    output: Path,
+    command: str,
+    repeats: Repeats | None = None,
+    *,
+    force: bool = False,
 ) -> Outcome:
     """Train `spec` on every backend, evaluate them beside the base, and write the report into `output`.
 
@@ -70,6 +81,7 @@ def run_experiment(
         console: shows stages and progress.
         output: folder of the report.
         command: what to type to get the results again, shown in the report.
+        repeats: of the first steps of each training; None: none but those that there are.
         force: do every stage again.
 
     `check_experiment` has let it pass. Raises `InputError` when hardware cannot be had.
@@ -92,9 +104,12 @@ def run_experiment(
             with console.stage(f"train: {backend}") as stage:
                 trials[backend] = run_trial(own, prepared[backend], tracker, stage.hear, parent=parent, force=force)
                 stage.say("already done" if trials[backend].skipped else f"final loss {trials[backend].result.final_loss:.4f}")
+        if repeats:
+            repeats.add(tracker, spec, [trial.run_id for trial in trials.values()], console.say)
         adapters = tuple(Adapter(backend, trial.result.adapter_folder, trial.result.adapter_digest) for backend, trial in trials.items())
         evaluations = evaluate_models(spec, model, adapters, tracker, console, parent, force=force)
-        variants = _variants(spec, trials, evaluations)
+        known = repeats_by_run(tracker)
+        variants = tuple(replace(one, repeats=repeats_of(known.get(str(one.run_id), ()))) for one in _variants(spec, trials, evaluations))
         report = make_report(Results(spec.name, variants, command, tracker.ui_command, matters=spec.matters, where=where_given()))
         page = report.write(output)
         for suffix in (".html", ".json", ".md"):

@@ -18,7 +18,8 @@ from crossmesh.report.lineage import link
 from crossmesh.report.measures import PLANNED_MEMORY, PLANNED_SPEED
 from crossmesh.report.prices import rent
 from crossmesh.report.selection import BENCHMARK, EVALUATE, TRAIN, kind_of
-from crossmesh.report.variants import Rent, RunRecord, ServingCell, TrainingSummary, Variant, answers_of, scores_of
+from crossmesh.report.variants import Rent, Repeat, RunRecord, ServingCell, TrainingSummary, Variant, answers_of, scores_of
+from crossmesh.track.repeats import RATE, TAG_ROUND, TAG_STEPS, load_of, repeats_by_run
 from crossmesh.track.tracker import TAG_HBM_SOURCE, TAG_PROVENANCE, TAG_SCIENCE, TAG_STEP_SOURCE, TAG_SYSTEM, TrackedRun, Tracker
 
 _TOTALS = ("train/final_loss", "train/tokens_per_s_steady", "train/seconds", "train/tokens", "train/loss_tokens")
@@ -39,14 +40,21 @@ def stored_variants(tracker: Tracker, runs: Sequence[TrackedRun], catalogue: str
     Raises `InputError` for a run that lacks what a finished training has.
     """
     reader = _Reader(tracker, catalogue)
+    repeats = repeats_by_run(tracker)
     trainings = [run for run in runs if kind_of(run) == TRAIN]
     given = [run for run in runs if kind_of(run) != TRAIN]
     found = link(trainings, given, [run for kind in (EVALUATE, BENCHMARK) for run in tracker.recent(kind, _CANDIDATES)], reader.examined)
     trained = [reader.with_measured(reader.trained(run), found.of(run)) for run in trainings]
+    trained = [replace(one, repeats=repeats_of(repeats.get(str(one.run_id), ()))) for one in trained]
     named = [_renamed(one, name) for one, name in zip(trained, labels(trained), strict=True)]
     bases = [reader.with_measured(_untrained("base", found.base), [found.base])] if found.base else []
     own = [reader.with_measured(_untrained(_own_name(run), run), [run]) for run in found.alone]
     return (*bases, *named, *own)
+
+
+def repeats_of(runs: Sequence[TrackedRun]) -> tuple[Repeat, ...]:
+    """Repeats of one training as a report has them."""
+    return tuple(Repeat(run.tags[TAG_ROUND], int(run.tags[TAG_STEPS]), run.metrics[RATE], run.run_id, load_of(run.metrics)) for run in runs)
 
 
 def _untrained(name: str, run: TrackedRun) -> Variant:
@@ -89,6 +97,7 @@ class _Reader:
             run_id=run.run_id,
             rent=self._rent(run),
             planned=_planned(run),
+            load=load_of(run.metrics),
         )
 
     def with_measured(self, variant: Variant, runs: Sequence[TrackedRun]) -> Variant:

@@ -20,6 +20,7 @@ from crossmesh.plan.planner import own_planner
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.lease import Lease, leased
 from crossmesh.sweep.policy import Need, exit_code, over_budget, startable, try_again
+from crossmesh.sweep.repeat import Repeats
 from crossmesh.sweep.request import Adaptive, Request, check_price, first_state
 from crossmesh.sweep.running import RunningPoint
 from crossmesh.sweep.runs import SweepRun, as_result
@@ -52,7 +53,7 @@ LEASE = "lease"
 """Folder of the lease beside the state of a sweep."""
 
 
-def run_sweep(request: Request, workload: Workload, command: str, adaptive: Adaptive | None = None) -> None:
+def run_sweep(request: Request, workload: Workload, command: str, adaptive: Adaptive | None = None, then: Repeats | None = None) -> None:
     """Run the sweep and end the process with the exit code of its worst point, after a table of all of them."""
     base, console = request.base, Console()
     if request.on_ray and not workload.live:
@@ -65,6 +66,8 @@ def run_sweep(request: Request, workload: Workload, command: str, adaptive: Adap
     with leased(folder / LEASE, lambda: console.say("another job runs this sweep: waiting for it (Ctrl-C stops waiting)")) as lease:
         sweep = _Sweep(request, workload, tracker, folder, command, lease, adaptive)
         state = sweep.run()
+    if then:
+        then.add(tracker, base, [point.run_id for point in state.points if point.state in (DONE, SKIPPED)], console.say)
     code = exit_code(state.points)
     values, best = as_result(state, code), adaptive.search.best(state.points) if adaptive else None
     if best:

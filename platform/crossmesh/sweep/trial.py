@@ -37,7 +37,7 @@ from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.sender import registered_name
 from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_CONTINUES, TAG_DATA, TAG_SCIENCE, TAG_SYSTEM, Tracker
 from crossmesh.train.assignment import Assignment, Origin
-from crossmesh.train.events import Event, OnEvent, StageEvent, StepEvent, SystemEvent, WarningEvent
+from crossmesh.train.events import Event, LoadEvent, OnEvent, StageEvent, StepEvent, SystemEvent, WarningEvent
 from crossmesh.train.launch import TrainResult, train
 
 _RUN_FILE = "run.json"
@@ -319,6 +319,8 @@ class _Log:
                 self.step(event)
             elif isinstance(event, SystemEvent):
                 self._tracker.system(self._run_id, event.node, event.values, event.at)
+            elif isinstance(event, LoadEvent):
+                self._tracker.metrics(self._run_id, {f"load/{key}": value for key, value in event.values.items()}, max(self._tokens))
             on_event(event)
 
         return heard

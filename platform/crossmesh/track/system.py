@@ -47,7 +47,7 @@ class Sampler:
         self._psutil = psutil
         psutil.cpu_percent()  # Utilisation is what lies between two calls.
         self._network = psutil.net_io_counters()
-        self._gpus = _gpus()
+        self._gpus = gpus()
 
     def sample(self) -> Values:
         """Return the values of now; network as megabytes since the start, processors as the mean since the last sample."""
@@ -87,7 +87,7 @@ class Sampler:
         return values
 
 
-def _gpus() -> tuple[Any, list[Any]] | None:
+def gpus() -> tuple[Any, list[Any]] | None:
     """NVIDIA's library and the handles of the host's GPUs; None without either."""
     try:
         import pynvml

@@ -91,7 +91,14 @@ class SystemEvent:
     values: Mapping[str, float]
 
 
-Event = StageEvent | StartEvent | WarningEvent | StepEvent | EvaluationEvent | CheckpointEvent | SystemEvent
+@dataclass(frozen=True)
+class LoadEvent:
+    """What else kept the machine busy while the steps were taken (`track/load.py`)."""
+
+    values: Mapping[str, float]
+
+
+Event = StageEvent | StartEvent | WarningEvent | StepEvent | EvaluationEvent | CheckpointEvent | SystemEvent | LoadEvent
 OnEvent = Callable[[Event], None]
 
 _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}

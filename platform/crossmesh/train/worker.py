@@ -18,10 +18,11 @@ from crossmesh.data.sources import load_rows
 from crossmesh.errors import CrossmeshError
 from crossmesh.files import write_json, write_text
 from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.track.load import LoadMeter
 from crossmesh.track.system import Values, sampling
 from crossmesh.train.assignment import Assignment
 from crossmesh.train.backend import Backend, FloatArray, TrainingSetup
-from crossmesh.train.events import Event, StageEvent, StepEvent, SystemEvent, to_json
+from crossmesh.train.events import Event, LoadEvent, StageEvent, StepEvent, SystemEvent, to_json
 from crossmesh.train.interruptions import interruptions
 from crossmesh.train.loop import Interruption, Plan, run
 from crossmesh.train.trained import write_trained
@@ -79,7 +80,11 @@ def _train(assignment: Assignment, rank: int, stream: TextIO, interruption: Call
         # JAX numbers the processes of a TPU slice by itself: what leads there need not be what leads for Ray.
         return int(getattr(backend, "rank", rank)) == 0
 
+    meter = LoadMeter()
+
     def emit(event: Event) -> None:
+        if isinstance(event, StepEvent):
+            meter.start() if event.first else meter.note()  # The first step compiles, which keeps the machine busy too.
         if leads():
             stream.write(json.dumps(to_json(event)) + "\n")
             stream.flush()
@@ -99,6 +104,8 @@ def _train(assignment: Assignment, rank: int, stream: TextIO, interruption: Call
     setup = TrainingSetup.of(spec, model.path, assignment.cache / "compiled", start)
     plan = Plan(spec.optim.last_step, spec.checkpoint.every_steps, assignment.diverged, spec.checkpoint.every_minutes)
     done = run(backend, setup, batch_of, plan, assignment.checkpoints(data.digest), emit, interruption)
+    if load := meter.read():
+        emit(LoadEvent(load))
     if done.ended == "finished":
         emit(StageEvent("exporting what was trained"))
         arrays = backend.export()

@@ -1,0 +1,35 @@
+"""Repeats of trainings as MLflow has them: found by what they repeat, with what their load checks say."""
+
+from collections.abc import Mapping, Sequence
+
+from crossmesh.track.load import load_reasons
+from crossmesh.track.tracker import TrackedRun, Tracker
+
+KIND = "repeat"
+TAG_OF, TAG_ROUND, TAG_STEPS = "crossmesh.repeat_of", "crossmesh.repeat_round", "crossmesh.repeat_steps"
+RATE = "train/tokens_per_s_steady"
+_SEARCHED = 10_000
+"""Newest repeats that are looked through."""
+
+
+def repeats_by_run(tracker: Tracker) -> dict[str, list[TrackedRun]]:
+    """All finished repeats of the store by the training that they repeat."""
+    found: dict[str, list[TrackedRun]] = {}
+    for run in tracker.recent(KIND, _SEARCHED):
+        if RATE in run.metrics and TAG_ROUND in run.tags:
+            found.setdefault(run.tags.get(TAG_OF, ""), []).append(run)
+    return found
+
+
+def load_of(metrics: Mapping[str, float]) -> tuple[str, ...]:
+    """What a run's own load check says."""
+    return load_reasons({key.removeprefix("load/"): value for key, value in metrics.items() if key.startswith("load/")})
+
+
+def sound_rounds(runs: Sequence[str], found: Mapping[str, Sequence[TrackedRun]], steps: int) -> int:
+    """Rounds that all of `runs` have a repeat of `steps` steps in, without load."""
+    rounds = [
+        {one.tags[TAG_ROUND] for one in found.get(run, ()) if one.tags.get(TAG_STEPS) == str(steps) and not load_of(one.metrics)}
+        for run in runs
+    ]
+    return len(set.intersection(*rounds)) if rounds else 0
