@@ -12,6 +12,15 @@ SOURCES = {
     "measured / modelled": "measured time against modelled work",
 }
 """Where a number can come from, and what that means."""
+SOURCE_MARKS = {
+    MEASURED: "\u25cf",
+    COMPILED: "\u25c6",
+    MODELLED: "\u25cb",
+    PUBLISHED: "\u25c7",
+    DERIVED: "\u25d0",
+    "measured / modelled": "\u25d1",
+}
+"""How a page marks them; its legend names the marks."""
 _SEEN_AT_ONCE = 8
 MISSING, BEST, FLAGGED = "missing", "best", "flagged"
 

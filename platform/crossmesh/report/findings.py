@@ -201,6 +201,37 @@ def _serves(results: Results, found: Computed, letters: Mapping[str, str]) -> tu
     return answer, reasons, NEUTRAL
 
 
+def answer(results: Results, comparison: Comparison, found: Computed) -> str:
+    """Return what a person came for: what the base solves and what the trained models do; without an evaluation, the loss; else nothing.
+
+    Only of what may be compared: `base 0.0% -> tuned 39.6%`.
+    """
+    key = f"pass_at_1/{results.splits[0]}" if results.splits else ""
+    solved = next((one for one in found.quantities if one.key == key), None)
+    together = max(comparison.gates["quality"].classes, key=len, default=())
+    trained = [one.name for one in results.trained]
+    if solved is not None:
+        base = next((one.name for one in results.variants if one.training is None and one.name in solved.estimates), None)
+        tuned = [name for name in trained if name in solved.estimates and (base is None or {base, name} <= set(together))]
+        if tuned:
+            values = [solved.cells[name].text for name in tuned]
+            said = f"{tuned[0] if len(trained) == 1 else 'tuned'} {_range(values)}%"
+            on = f" of {split_name(solved.split)} problems solved"
+            return (f"{base} {solved.cells[base].text}% \u2192 {said}" if base else said) + on
+    finals = [one.training.final_loss for one in results.trained if one.training and math.isfinite(one.training.final_loss)]
+    if not finals or comparison.gates["speed"].state == NO:
+        return ""
+    starts = [one.training.losses[0][1] for one in results.trained if one.training and one.training.losses]
+    before = f"{_range([f'{loss:.4f}' for loss in starts])} \u2192 " if starts else ""
+    return f"loss {before}{_range([f'{loss:.4f}' for loss in finals])} nats/token"
+
+
+def _range(values: Sequence[str]) -> str:
+    """One value where all are the same, else the least and the most."""
+    ordered = sorted(set(values), key=float)
+    return ordered[0] if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]}"
+
+
 def lead(results: Results, comparison: Comparison) -> tuple[str, ...]:
     """What is alike and what is compared, in sentences under the headline."""
     said = []

@@ -16,10 +16,10 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from crossmesh.report import sweep_charts
-from crossmesh.report.cells import SOURCES
+from crossmesh.report.cells import SOURCE_MARKS, SOURCES
 from crossmesh.report.charts import BARS, PAGE, loss_chart, score_chart, series_numbers, speed_chart, svg
 from crossmesh.report.comparable import Comparison
-from crossmesh.report.findings import findings, headline, largest_loss_gap, lead, small
+from crossmesh.report.findings import answer, findings, headline, largest_loss_gap, lead, small
 from crossmesh.report.sheets import Computed, difference_rows, gaps, tables
 from crossmesh.report.variants import SCOPES, Results, split_name
 
@@ -84,13 +84,15 @@ def render_html(results: Results, comparison: Comparison, found: Computed) -> st
     return environment.get_template("template.html.jinja").render(
         results=results,
         comparison=comparison,
+        answer=answer(results, comparison, found),
         headline=headline(comparison),
+        marks=SOURCE_MARKS,
         lead=lead(results, comparison),
         findings=findings(results, comparison, found),
         break_evens=found.break_evens,
         differences=list(difference_rows(comparison, len(results.variants))),
         tables=tables(results, comparison, found),
-        empty=gaps(results, found),
+        empty=gaps(found),
         sources=SOURCES,
         series=series_numbers(results),
         figures=_in_pairs(tuple(_figures(results, comparison))),

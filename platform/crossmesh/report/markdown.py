@@ -5,14 +5,20 @@ from html import escape
 
 from crossmesh.report.cells import BEST, FLAGGED, Cell, Table
 from crossmesh.report.comparable import Comparison
-from crossmesh.report.findings import findings, headline, lead
+from crossmesh.report.findings import answer, findings, headline, lead
 from crossmesh.report.sheets import Computed, difference_rows, gaps, tables
 from crossmesh.report.variants import Results
 
 
 def render_markdown(results: Results, comparison: Comparison, found: Computed) -> str:
     """Return the text; everything from outside is escaped."""
-    parts = [f"# {_text(results.experiment)}", f"**{_text(headline(comparison))}**", *map(_text, lead(results, comparison))]
+    came_for = answer(results, comparison, found)
+    parts = [
+        f"# {_text(results.experiment)}",
+        *([f"**{_text(came_for)}**"] if came_for else []),
+        f"**{_text(headline(comparison))}**",
+        *map(_text, lead(results, comparison)),
+    ]
     for one in findings(results, comparison, found):
         reasons = "".join(f"\n  - {_text(reason)}" for reason in one.reasons)
         parts.append(f"- {_text(one.question)} **{_text(one.answer)}** ({one.aspect}: {one.verdict}){reasons}")
@@ -27,7 +33,7 @@ def render_markdown(results: Results, comparison: Comparison, found: Computed) -
         parts += ["## What differs", _grid(("Key", "Values, and who has them", "What it means"), rows)]
     for table in tables(results, comparison, found):
         parts += [f"## {_text(table.title)}", _text(table.caption), _table(table)]
-    remarks = (*found.break_evens, *gaps(results, found), *results.notes)
+    remarks = (*found.break_evens, *gaps(found), *results.notes)
     parts += ["\n".join(f"- {_text(line)}" for line in remarks)] if remarks else []
     parts.append(f"Again: `{results.command.replace('`', ' ')}`")
     return "\n\n".join(parts) + "\n"

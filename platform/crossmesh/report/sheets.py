@@ -10,7 +10,7 @@ from crossmesh.report.cells import BEST, Cell, Column, Table, missing
 from crossmesh.report.comparable import Comparison
 from crossmesh.report.ownership import break_evens, ownership
 from crossmesh.report.quantities import quantities
-from crossmesh.report.quantity import COST, EVALUATION, NEITHER, SERVED, TRAINING, Quantity
+from crossmesh.report.quantity import COST, EVALUATION, NEITHER, NOT_TRAINED, SERVED, TRAINING, Quantity
 from crossmesh.report.variants import Results
 from crossmesh.report.winners import ONE_RUN, SHOWN, SINGLE, Winner, winners
 
@@ -46,7 +46,7 @@ def tables(results: Results, comparison: Comparison, found: Computed) -> tuple[T
     """Return the tables in the order they are shown."""
     made = []
     for section in (TRAINING, EVALUATION, SERVED, COST):
-        own = found.of(section)
+        own = tuple(one for one in found.of(section) if one.estimates)  # What nobody has is said in a line (`gaps`).
         if not own or (section == SERVED and not any(one.serving for one in results.variants)):
             continue
         if section == SERVED:
@@ -60,14 +60,15 @@ def tables(results: Results, comparison: Comparison, found: Computed) -> tuple[T
     return tuple(made)
 
 
-def gaps(results: Results, found: Computed) -> tuple[str, ...]:
+def gaps(found: Computed) -> tuple[str, ...]:
     """Say of each section and each column that is left out because nobody has a number why that is so."""
     said = [words for section, words in _ALL_EMPTY.items() if not any(q.estimates for q in found.of(section))]
-    if len(results.variants) > _SIDE_BY_SIDE:
-        for quantity in (*found.of(TRAINING), *found.of(COST)):
-            if not quantity.estimates:
-                reasons = dict.fromkeys(cell.text for cell in quantity.cells.values())
-                said.append(f"{quantity.label}: {'; '.join(list(reasons)[:_REASONS])}.")
+    lacking: dict[str, list[str]] = {}
+    for quantity in (*found.of(TRAINING), *found.of(COST)):
+        if not quantity.estimates:
+            reasons = dict.fromkeys(cell.text for cell in quantity.cells.values() if cell.text != NOT_TRAINED)
+            lacking.setdefault("; ".join(list(reasons)[:_REASONS]) or NOT_TRAINED, []).append(quantity.label)
+    said += [f"{', '.join(labels)}: {reason}." for reason, labels in lacking.items()]
     return tuple(said)
 
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from crossmesh.report.cells import BEST, FLAGGED, MISSING, Cell, Table
 from crossmesh.report.comparable import Comparison
-from crossmesh.report.findings import BAD, GOOD, findings, headline, lead
+from crossmesh.report.findings import BAD, GOOD, answer, findings, headline, lead
 from crossmesh.report.sheets import difference_rows, gaps, tables
 from crossmesh.report.write import Report
 
@@ -23,7 +23,9 @@ _ROWS = 20
 def print_report(report: Report, console: Console) -> None:
     """Print the verdict, the answers, the differing keys and the tables; all text from outside is literal, never markup."""
     results, comparison, found = report.results, report.comparison, report.found
-    parts: list[RenderableType] = [Text(headline(comparison), style=_STYLES[BAD if comparison.blocking else GOOD])]
+    came_for = answer(results, comparison, found)
+    parts: list[RenderableType] = [Text(came_for, style="bold")] if came_for else []
+    parts += [Text(headline(comparison), style=_STYLES[BAD if comparison.blocking else GOOD])]
     parts += [Text(line) for line in lead(results, comparison)]
     for finding in findings(results, comparison, found):
         line = Text(f"{finding.question} ")
@@ -35,7 +37,7 @@ def print_report(report: Report, console: Console) -> None:
         parts += _fitting(table, results.experiment, console.width)
     if comparison.differences:
         parts.append(_difference_table(comparison, len(results.variants)))
-    parts += [Text(line, style="yellow") for line in (*found.break_evens, *gaps(results, found), *results.notes)]
+    parts += [Text(line, style="yellow") for line in (*found.break_evens, *gaps(found), *results.notes)]
     console.print(Group(*parts))
 
 

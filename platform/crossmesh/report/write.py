@@ -7,7 +7,7 @@ from typing import Any
 from crossmesh.files import write_json, write_text
 from crossmesh.report.cells import MEASURED, MISSING
 from crossmesh.report.comparable import Comparison, compare
-from crossmesh.report.findings import findings, headline
+from crossmesh.report.findings import answer, findings, headline
 from crossmesh.report.html import render_html
 from crossmesh.report.markdown import render_markdown
 from crossmesh.report.quantity import Quantity
@@ -55,6 +55,7 @@ class Report:
                 gate.aspect: {"state": gate.state, "classes": [list(one) for one in gate.classes]} for gate in comparison.gates.values()
             },
             "groups": [{"group": one.letter, "runs": list(one.names), "words": one.words} for one in comparison.groups],
+            "answer": answer(results, comparison, self.found),
             "headline": headline(comparison),
             "science_fingerprint": sciences.pop() if len(sciences) == 1 else None,
             "differences": [
