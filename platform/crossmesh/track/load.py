@@ -106,7 +106,7 @@ def _counters() -> dict[str, Any]:
     # Time of guests is in that of users already.
     total = sum(value for name, value in fields.items() if not name.startswith("guest"))
     throttles = [int(file.read_text()) for file in Path("/").glob(_THROTTLES)]
-    found = {"at": time.monotonic(), "total": total, "steal": steal, "busy": total - idle - steal, "own": _own()}
+    found = {"at": time.monotonic(), "total": total, "steal": steal, "busy": total - idle - steal, "own": own_cpu_seconds()}
     found["throttles"] = sum(throttles) if throttles else None
     with suppress(OSError, ValueError, IndexError):
         line = _MEMORY_PRESSURE.read_text().splitlines()[0]
@@ -114,7 +114,7 @@ def _counters() -> dict[str, Any]:
     return found
 
 
-def _own() -> dict[tuple[int, float], float]:
+def own_cpu_seconds() -> dict[tuple[int, float], float]:
     """CPU seconds of every process of this run: the driver's, or the node's Ray, and all below it."""
     import psutil
 
