@@ -67,6 +67,7 @@ def run(job: Job[FinetuneKeys]) -> None:
             "seconds": trial.result.seconds,
             "science_fingerprint": prepared.science.digest,
             "system_fingerprint": prepared.system.digest,
+            **({"dropped_rows": prepared.dropped_by_reason} if prepared.dropped else {}),
             "run_id": trial.run_id,
             "already_done": trial.skipped,
         },

@@ -9,6 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 from crossmesh.cluster import ray_session
 from crossmesh.console import Console
 from crossmesh.data.packing import efficiencies
+from crossmesh.data.served import dropped_text
 from crossmesh.spec.compose import Job, JobKeys, run_job
 from crossmesh.sweep.trial import fetch, read_data
 
@@ -34,6 +35,7 @@ def run(job: Job[LengthsKeys]) -> None:
         "max_length": spec.data.max_length,
         "dropped_long": data.dropped_long,
         "dropped_empty": data.dropped_empty,
+        **({"dropped": dropped_text(data)} if data.dropped else {}),
         "packing": spec.packing.mode,
         "sequence_length": spec.sequence_length,
         **{f"efficiency_{mode}": share for mode, share in efficiencies([len(row.tokens) for row in data.rows], spec).items()},

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from crossmesh.data.chat import ChatTokenizer, message
+from crossmesh.data.chat import ChatTokenizer
+from crossmesh.data.conversation import message
 
 pytestmark = pytest.mark.integration
 

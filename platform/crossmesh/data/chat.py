@@ -1,103 +1,39 @@
-"""Chat messages to tokens with an assistant-only loss mask, through the model's own template and tokenizer.
+"""Conversations to tokens with a loss mask on the answers, through the model's own template and tokenizer.
 
-Needs tokenizers and jinja2 only, so the driver may use it; the tokens are those of transformers' `apply_chat_template`. Which
-characters belong to the assistant is found by rendering a row again with a placeholder in place of the answer, which works for
-any template that copies the answer into its output, and every mask is checked by decoding it. It reads no data files.
+Needs tokenizers and jinja2 only, so the driver may use it; the tokens are those of transformers' `apply_chat_template`. What is
+trained is what is served: each answer is learned behind the very tokens that a server sends for the same conversation
+(`add_generation_prompt`). A template that renders earlier answers otherwise than it asked for them gives a row for each. It reads
+no data files.
 """
 
-import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import jinja2
-import jinja2.ext
 import numpy as np
 import numpy.typing as npt
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer, processors
 
 from crossmesh.data.batches import Row
+from crossmesh.data.conversation import REASONING_KEYS, Conversation, Messages, row_id
+from crossmesh.data.template import ChatTemplate, template_text
 from crossmesh.errors import InputError, reading
-from crossmesh.files import canonical_json, digest_text, read_json
+from crossmesh.files import canonical_json, read_json
 
-Message = Mapping[str, str]
-"""One chat turn in the form that templates and OpenAI-style APIs take: `{"role": ..., "content": ...}`."""
-Messages = Sequence[Message]
-
-# Placeholders that share neither their first nor their last character: what two renderings have in common ends exactly where
-# the answer begins and starts again exactly where it ends. Plain letters, so that no template trims or escapes them.
-_PLACEHOLDERS = ("AqA", "BqB")
-
-
-def message(role: str, content: str) -> dict[str, str]:
-    """Build one chat turn."""
-    return {"role": role, "content": content}
-
-
-def row_id(messages: Messages) -> str:
-    """Return the identity of a row: the first 64 bits of the digest of its roles and contents, as hex."""
-    return digest_text(canonical_json([[turn["role"], turn["content"]] for turn in messages]))[:16]
+_OPENED = re.compile(r"<(?P<tag>[A-Za-z_]\w*)>|<\|(?P<channel>[A-Za-z_]\w*)>")
 
 
 @dataclass(frozen=True)
-class _Span:
-    """Character range of one assistant turn in a rendering."""
+class _Answer:
+    """One answer behind the prompt that a server sends for it."""
 
-    start: int
-    """First character the model has to produce: all before it is prompt."""
-    content_end: int
-    """End of the answer; the end-of-turn token follows."""
-
-
-class _GenerationTag(jinja2.ext.Extension):
-    """Accept `{% generation %}...{% endgeneration %}` of training templates and render what is inside."""
-
-    tags = {"generation"}  # noqa: RUF012 (jinja declares it so)
-
-    def parse(self, parser: Any) -> Any:
-        """Return the statements between the two tags."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _raise_exception(text: str) -> None:
-    raise jinja2.TemplateError(text)
-
-
-def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
-def _compile(template: str) -> jinja2.Template:
-    """Compile a chat template with the options, filter and globals that transformers gives it; it runs sandboxed."""
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols])
-    environment.filters["tojson"] = _tojson
-    environment.globals.update(raise_exception=_raise_exception, strftime_now=_strftime_now)
-    return environment.from_string(template)
-
-
-def _template_text(folder: Path, config: Mapping[str, Any]) -> str:
-    """Return the chat template of a model folder: `chat_template.jinja`, else the one in `tokenizer_config.json`."""
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        with reading(file, "a Jinja template in UTF-8"):
-            return file.read_text(encoding="utf-8")
-    found = config.get("chat_template")
-    if isinstance(found, list):
-        found = {entry["name"]: entry["template"] for entry in found}.get("default")
-    if not isinstance(found, str):
-        raise InputError(
-            f"{folder} has no chat template. Needed: chat_template.jinja, or chat_template in tokenizer_config.json. "
-            "Base models often come without one: use the instruction-tuned variant, or put a template file beside the tokenizer."
-        )
-    return found
+    tokens: npt.NDArray[np.int32]
+    mask: npt.NDArray[np.bool_]
+    stop: int
+    """Index of the token that ends the answer; -1 when nothing of it is learned."""
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
@@ -107,20 +43,24 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     return {name: text for name, text in texts.items() if isinstance(text, str)}
 
 
-def _common_prefix(left: str, right: str) -> int:
-    """Return how many characters `left` and `right` share at their beginning."""
-    return next((index for index, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
-
-
 def _squash(text: str) -> str:
     return "".join(text.split())
+
+
+def _closed(text: str) -> bool:
+    """Whether what a generation prompt writes behind the header is complete: each tag that it opens is closed again."""
+    closing = {"tag": "</{}>", "channel": "<{}|>"}
+    return all(closing[found.lastgroup or "tag"].format(found[found.lastgroup or 0]) in text for found in _OPENED.finditer(text))
 
 
 class ChatTokenizer:
     """The tokenizer and chat template of a local Hugging Face model folder."""
 
-    def __init__(self, folder: Path) -> None:
-        """Read `tokenizer.json`, `tokenizer_config.json` and the template. Raises `InputError` when one is missing."""
+    def __init__(self, folder: Path, template_date: str = "") -> None:
+        """Read `tokenizer.json`, `tokenizer_config.json` and the template. Raises `InputError` when one is missing.
+
+        `template_date` (ISO 8601) is what a template is told when it asks for the date; empty: the clock.
+        """
         for name in ("tokenizer.json", "tokenizer_config.json"):
             if not (folder / name).is_file():
                 raise InputError(f"{folder} has no {name}. Needed: a model folder with tokenizer.json and tokenizer_config.json.")
@@ -138,12 +78,9 @@ class ChatTokenizer:
         older = folder / "special_tokens_map.json"
         with reading(older, "a JSON object"):
             self._named = _special_tokens({**(read_json(older) if older.is_file() else {}), **config})
-        template = _template_text(folder, config)
-        self.template_digest = digest_text(template)
-        try:
-            self._template = _compile(template)
-        except jinja2.TemplateError as error:
-            raise InputError(f"The chat template of {folder} does not compile: {error}.") from error
+        self.template_date = template_date
+        now = datetime.fromisoformat(template_date) if template_date else None
+        self.template = ChatTemplate(folder, template_text(folder, config), self._named, now)
 
     @property
     def vocab_size(self) -> int:
@@ -154,6 +91,11 @@ class ChatTokenizer:
     def eos_id(self) -> int:
         """Id of the end-of-sequence token."""
         return self._named_id("eos_token")
+
+    @property
+    def has_eos(self) -> bool:
+        """Whether the tokenizer names an end-of-sequence token."""
+        return "eos_token" in self._named
 
     @property
     def pad_id(self) -> int:
@@ -167,16 +109,8 @@ class ChatTokenizer:
         return int(token)
 
     def render(self, messages: Messages, add_generation_prompt: bool = False) -> str:
-        """Return the text of a conversation, ending with the assistant's header when `add_generation_prompt`.
-
-        Raises `InputError` when the template refuses the conversation (say, an unsupported role).
-        """
-        try:
-            return self._template.render(
-                messages=list(messages), tools=None, documents=None, add_generation_prompt=add_generation_prompt, **self._named
-            )
-        except Exception as error:  # A template is a program of somebody else's and may fail in any way.
-            raise InputError(f"The chat template of {self._folder} refuses a row with roles {_roles(messages)}: {error}.") from error
+        """Return the text of turns alone, as `ChatTemplate.render`."""
+        return self.template.render(messages, {}, add_generation_prompt)
 
     def encode(self, text: str) -> list[int]:
         """Tokenize text that already holds its special tokens."""
@@ -186,97 +120,209 @@ class ChatTokenizer:
         """Return the text of `tokens`, special tokens included."""
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))
 
-    def encode_row(self, messages: Messages) -> Row | None:
-        """Tokenize a training row; the loss mask covers each assistant turn and its end-of-turn token.
+    def encode_row(self, conversation: Conversation) -> tuple[Row, ...]:
+        """Tokenize a conversation; the loss mask covers each learned answer and its end-of-turn token.
 
-        Returns None when an assistant turn is blank: there is nothing to learn. Raises `InputError` when the row has no
-        assistant turn, when the template does not copy the answer into its output, or when the mask does not decode to it.
+        Answers share a row as long as the later one's prompt begins with the tokens of the earlier ones, as a server would render it;
+        otherwise there is a row for each. Raises `InputError` when the row has no assistant turn, when the template leaves out
+        or changes what the row says, or when an answer's prompt cannot be the one that is served.
         """
-        _check_row(messages)
-        answers = [turn["content"] for turn in messages if turn["role"] == "assistant"]
-        if not all(answer.strip() for answer in answers):
-            return None
-        text = self.render(messages)
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
-        tokens = np.asarray(encoding.ids, np.int32)
-        offsets = np.asarray(encoding.offsets, np.int64).reshape(-1, 2)
-        mask = np.zeros(len(tokens), np.bool_)
-        for index, turn in enumerate(messages):
-            if turn["role"] != "assistant":
+        learned = conversation.learned
+        if not any(turn["role"] == "assistant" for turn in conversation.messages):
+            roles = [turn["role"] for turn in conversation.messages]
+            raise InputError(f"{conversation.place} has no assistant turn: its roles are {roles}. Each training row needs one to learn.")
+        if not learned:
+            return ()
+        self._check_rendered(conversation, learned[-1])
+        rows: list[Row] = []
+        current: _Answer | None = None
+        before = learned[0]
+        for index in learned:
+            answer = self._answer(conversation, index)
+            if answer.stop < 0:  # Its generation tags leave it out.
                 continue
-            span = self._assistant_span(messages, index, text)
-            turn_mask = self._turn_mask(span, text, tokens, offsets)
-            self._verify(turn["content"], tokens[turn_mask])
-            mask |= turn_mask
-        return Row(row_id(messages), tokens, mask)
+            ends = current.stop + 1 if current else 0
+            if current and len(answer.tokens) >= ends and np.array_equal(answer.tokens[:ends], current.tokens[:ends]):
+                answer.mask[:ends] |= current.mask[:ends]
+            elif current:
+                rows.append(self._row(conversation, before, current))
+            current, before = answer, index
+        return (*rows, self._row(conversation, before, current)) if current else ()
 
-    def _assistant_span(self, messages: Messages, index: int, text: str) -> _Span:
-        """Find the characters of assistant turn `index` in `text`, the rendering of `messages`."""
-        first, second = (
-            self.render([*messages[:index], {**messages[index], "content": placeholder}, *messages[index + 1 :]])
-            for placeholder in _PLACEHOLDERS
+    def _row(self, conversation: Conversation, last: int, answer: _Answer) -> Row:
+        part = replace(conversation, messages=conversation.messages[: last + 1])
+        return Row(row_id(part), answer.tokens, answer.mask)
+
+    def _check_rendered(self, conversation: Conversation, last: int) -> None:
+        """Raise `InputError` when the template leaves out what changes the meaning of the row."""
+        turns, context = conversation.messages[: last + 1], conversation.context
+        text = self.template.render(turns, context)
+
+        def refuse(what: str, remedy: str) -> InputError:
+            return InputError(
+                f"{conversation.place}: the chat template of {self._folder} leaves out {what}, so the model would "
+                f"learn an answer to something that it does not see. {remedy}"
+            )
+
+        def changes(index: int, **other: Any) -> bool:
+            turn = {key: value for key, value in {**turns[index], **other}.items() if value is not None}
+            try:
+                return self.template.render([*turns[:index], turn, *turns[index + 1 :]], context) != text
+            except InputError:  # It looks at it, at least.
+                return True
+
+        for key in ("tools", "documents"):
+            if key in context and self.template.render(turns, {**context, key: None}) == text:
+                raise refuse(f"{key!r}", f"Use a model whose template renders {key}, or remove the key from the rows.")
+        for index, turn in enumerate(turns):
+            content, role = turn["content"], turn["role"]
+            if role != "assistant" and content.strip() and content.strip() not in text and not changes(index, content="AqA"):
+                raise refuse(f"the content of turn {index + 1} (role {role!r})", "Use a template that renders it, or remove the turn.")
+            if "tool_calls" in turn and not changes(index, tool_calls=None):
+                raise refuse(f"the tool_calls of turn {index + 1}", "Use a template that renders them, or remove these rows.")
+
+    def _answer(self, conversation: Conversation, index: int) -> _Answer:
+        """Tokenize answer `index` behind what a server sends when it is asked for."""
+        turns, context = conversation.messages, conversation.context
+        asked = self.template.render(turns[:index], context, add_generation_prompt=True)
+        text = self.template.render(turns[: index + 1], context)
+        span = self._content_span(conversation, index, text)
+        learnable = self.template.generation_spans(turns[: index + 1], context, text) if self.template.has_generation else None
+        shift = 0
+        if not text.startswith(asked):
+            head = self._header(conversation, index, asked, text, span)
+            shift = len(asked) - head
+            text = asked + text[head:]
+        prompt, ids, offsets = self._tokens(asked, text, conversation)
+        end = span[1] + shift if span else len(asked)
+        stop = self._stop(text, ids, offsets, end, len(prompt), last="tool_calls" in turns[index] or span is None)
+        positions = np.arange(len(ids))
+        mask: npt.NDArray[np.bool_] = (positions >= len(prompt)) & (positions <= stop)
+        if learnable is not None:
+            inside = np.zeros(len(ids), np.bool_)
+            for start, close in learnable:
+                inside |= (offsets[:, 0] < close + shift) & (offsets[:, 1] > start + shift)
+            mask &= inside
+            if not mask.any():
+                return _Answer(ids, mask, -1)
+            if not mask[stop]:
+                raise InputError(
+                    f"The generation tags in the chat template of {self._folder} leave out the token that ends an answer, so "
+                    "the model would not learn to stop. Put the end-of-turn token between {% generation %} and {% endgeneration %}."
+                )
+        else:
+            self._verify(turns[index]["content"], ids[mask], conversation)
+        return _Answer(ids, mask, stop)
+
+    def _content_span(self, conversation: Conversation, index: int, text: str) -> tuple[int, int] | None:
+        """Find the content of answer `index` in `text`, by rendering it with a placeholder in its place; None where it has none."""
+        turns, context = conversation.messages[: index + 1], conversation.context
+        content = turns[index]["content"]
+        if not content.strip():
+            return None
+        placeholder = "AqA"
+        while placeholder in canonical_json([list(map(dict, turns)), dict(context)]):
+            placeholder += "q"
+        probe = self.template.render([*turns[:index], {**turns[index], "content": placeholder}], context)
+        head, tail = probe.find(placeholder), probe.rpartition(placeholder)[2]
+        if probe.count(placeholder) != 1 or not text.endswith(tail):
+            raise InputError(
+                f"{conversation.place}: the chat template of {self._folder} does not copy assistant turn {index + 1} once and "
+                "unchanged into its output, so the answer's tokens cannot be told from the rest. Use a template that does."
+            )
+        return (head if text.startswith(probe[:head]) else -1), len(text) - len(tail)
+
+    def _header(self, conversation: Conversation, index: int, asked: str, text: str, span: tuple[int, int] | None) -> int:
+        """Return where the answer begins in `text` when the server's prompt `asked` says more than a finished conversation holds.
+
+        What a prompt adds must be complete in itself, as an empty thought is; then the answer is learned behind it.
+        """
+        turns = conversation.messages
+        try:
+            probe = self.template.render([*turns[:index], {"role": "assistant", "content": "AqA"}], conversation.context)
+        except InputError:
+            probe = ""
+        head = probe.rfind("AqA")
+        header, added = probe[:head], asked[max(head, 0) :]
+        reasoned = any(turns[index].get(key) for key in REASONING_KEYS)
+        fits = head >= 0 and asked.startswith(header) and text.startswith(header) and (span is None or span[0] in (head, -1))
+        if fits and _closed(added) and not reasoned:
+            return head
+        finished = text[max(len(asked) - 120, 0) :][:240]
+        raise InputError(
+            f"{conversation.place}: answer {index + 1} would be trained behind another text than is served, under the chat "
+            f"template of {self._folder}. A server sends ...{asked[-120:]!r}; a finished conversation reads ...{finished!r}. "
+            "Set chat_template_kwargs in the rows (say, enable_thinking) so that both agree, or use a template in which they do."
         )
-        head = _common_prefix(first, second)
-        tail = _common_prefix(first[::-1], second[::-1])
-        if first[head : len(first) - tail] != _PLACEHOLDERS[0] or not text.endswith(first[len(first) - tail :]):
-            raise InputError(
-                f"The chat template of {self._folder} does not copy assistant turn {index + 1} of {len(messages)} once and unchanged into "
-                "its output, so the answer's tokens cannot be told from the rest. Use a template that does, or rows of one assistant turn."
-            )
-        # What the server sends before the model answers is never the model's to learn. Some templates write more there when
-        # asked for an answer than in a finished conversation; then the answer's own beginning counts.
-        asked = self.render(messages[:index], add_generation_prompt=True)
-        start = len(asked) if len(asked) <= head and text.startswith(asked) else head
-        if not text.startswith(first[:start]):
-            raise InputError(
-                f"The chat template of {self._folder} rewrites assistant turn {index + 1} of a row. If the rows hold reasoning, set "
-                "data.strip_reasoning=true; otherwise use a template that copies the answer."
-            )
-        return _Span(start, len(text) - tail)
 
-    def _turn_mask(self, span: _Span, text: str, tokens: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Mark the tokens of one assistant turn, from its first character through the special token that ends it."""
-        stop = None
-        for position in np.flatnonzero(offsets[:, 0] >= span.content_end):
-            if text[span.content_end : offsets[position, 0]].strip():
-                break
-            if int(tokens[position]) in self._special_ids:
-                stop = int(offsets[position, 1])
-                break
-        if stop is None:
+    def _tokens(self, asked: str, text: str, conversation: Conversation) -> tuple[list[int], npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+        """Return the prompt's tokens, and ids and offsets of the whole, which begins with exactly those."""
+        prompt = self._tokenizer.encode(asked, add_special_tokens=False)
+        whole = self._tokenizer.encode(text, add_special_tokens=False)
+        ids, offsets = list(whole.ids), list(whole.offsets)
+        if ids[: len(prompt.ids)] != prompt.ids:  # A token would join the end of the prompt with the beginning of the answer.
+            rest = self._tokenizer.encode(text[len(asked) :], add_special_tokens=False)
+            ids = [*prompt.ids, *rest.ids]
+            offsets = [*prompt.offsets, *((start + len(asked), end + len(asked)) for start, end in rest.offsets)]
+            if self.decode(ids) != self.decode(whole.ids):
+                raise InputError(
+                    f"{conversation.place}: the tokens of a prompt and its answer do not give the text that they are of under the "
+                    f"tokenizer of {self._folder}: {self.decode(ids)[-200:]!r}, not {self.decode(whole.ids)[-200:]!r}."
+                )
+        return list(prompt.ids), np.asarray(ids, np.int32), np.asarray(offsets, np.int64).reshape(-1, 2)
+
+    def _stop(self, text: str, ids: npt.NDArray[np.int32], offsets: npt.NDArray[np.int64], end: int, first: int, *, last: bool) -> int:
+        """Return the index of the special token that ends an answer whose content ends at character `end`.
+
+        With `last` something of the answer may follow its content, as tool calls do: then it is the last special token.
+        """
+        special = np.asarray([int(token) in self._special_ids for token in ids], np.bool_)
+        found = [int(place) for place in np.flatnonzero(special) if place >= first and offsets[place, 0] >= end]
+        stop = (found[-1] if last else found[0]) if found else -1
+        between = text[int(offsets[stop, 1]) :] if last else text[end : int(offsets[stop, 0])]
+        if stop < 0 or between.strip():
             raise InputError(
                 f"The chat template of {self._folder} ends an assistant turn without a special token, so a model trained on it would not "
                 "learn to stop. Add the end-of-turn token after the answer in chat_template.jinja."
             )
-        mask: npt.NDArray[np.bool_] = (offsets[:, 0] >= span.start) & (offsets[:, 1] <= stop)
-        # A token that joins the end of the header with the beginning of the answer is the model's if it shows any of the answer.
-        for position in np.flatnonzero((offsets[:, 0] < span.start) & (offsets[:, 1] > span.start)):
-            mask[position] = bool(text[span.start : offsets[position, 1]].strip())
-        return mask
+        return stop
 
-    def _verify(self, content: str, tokens: npt.NDArray[np.int32]) -> None:
+    def _verify(self, content: str, tokens: npt.NDArray[np.int32], conversation: Conversation) -> None:
         """Check that the masked tokens decode to the answer; white space is left aside, which templates trim."""
         shown = _squash(self.decode(tokens.tolist()))
         # Tokenizers that normalise text cannot give it back letter for letter; then both sides go the same way.
         if _squash(content) in shown or _squash(self.decode(self.encode(content))) in shown:
             return
         raise InputError(
-            f"The masked tokens of a row decode to {self.decode(tokens.tolist())[:200]!r}, which does not hold the assistant's text "
-            f"{content[:200]!r}: the chat template of {self._folder} changes answers. For reasoning, set data.strip_reasoning=true."
+            f"{conversation.place}: the masked tokens decode to {self.decode(tokens.tolist())[:200]!r}, which does not hold the "
+            f"assistant's text {content[:200]!r}: the chat template of {self._folder} changes answers. For reasoning, set "
+            "data.strip_reasoning=true."
         )
 
 
-def _roles(messages: Messages) -> list[str]:
-    return [str(turn.get("role")) for turn in messages]
+def unused_keys(tokenizer: ChatTokenizer, conversations: Sequence[Conversation]) -> dict[str, int]:
+    """Return the keys of turns that no rendering depends on, each with the number of rows that have it.
+
+    Counts every row once a key is known to be unused; a key is used as soon as one rendering changes without it.
+    """
+    counts: dict[str, int] = {}
+    used: set[str] = set()
+    for conversation in conversations:
+        present = {key for turn in conversation.messages for key in turn} - {"role", "content"}
+        options = {key for key in conversation.context if key not in ("tools", "documents")}
+        for key in sorted((present | options) - used):
+            counts[key] = counts.get(key, 0) + 1
+            beside = {name: value for name, value in conversation.context.items() if name != key}
+            if any(_depends(tokenizer, conversation, key, beside, index + 1) for index in conversation.learned):
+                used.add(key)
+    return {key: count for key, count in counts.items() if key not in used}
 
 
-def _check_row(messages: Messages) -> None:
-    """Raise `InputError` unless every turn has a role and text, and one of them is the assistant's."""
-    for number, turn in enumerate(messages, 1):
-        for key in ("role", "content"):
-            if not isinstance(turn.get(key), str):
-                raise InputError(f"Turn {number} of a row has {key}={turn.get(key)!r}. Allowed: text under both 'role' and 'content'.")
-    if "assistant" not in _roles(messages):
-        raise InputError(
-            f"A row has no assistant turn: its roles are {_roles(messages)}. Each training row needs a turn with role 'assistant'."
-        )
+def _depends(tokenizer: ChatTokenizer, conversation: Conversation, key: str, beside: Mapping[str, Any], count: int) -> bool:
+    """Whether the rendering of the first `count` turns changes without `key`."""
+    turns = conversation.messages[:count]
+    bare = [{name: value for name, value in turn.items() if name != key} for turn in turns]
+    try:
+        return tokenizer.template.render(bare, beside) != tokenizer.template.render(turns, conversation.context)
+    except InputError:
+        return True

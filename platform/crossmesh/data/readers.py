@@ -19,8 +19,8 @@ _SUFFIXES = (".jsonl", ".parquet")
 _HUB = re.compile(r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?(?:/(?P<path>.+))?")
 
 
-def read_records(source: str, split: str, columns: Sequence[str], cache: Path) -> Iterator[Record]:
-    """Yield the rows of `source`, each with `columns`.
+def read_records(source: str, split: str, columns: Sequence[str], cache: Path, also: Sequence[str] = ()) -> Iterator[Record]:
+    """Yield the rows of `source`, each with `columns`, and with those of `also` that it has.
 
     `source` is a `.jsonl` or `.parquet` file, or `hf://datasets/owner/name[@revision][/file or folder]`, of which the files of `split`
     are read. Raises `InputError` for a source that is not there, a column it does not have, and a bad line, named by its number.
@@ -41,7 +41,7 @@ def read_records(source: str, split: str, columns: Sequence[str], cache: Path) -
                 f"data.source={source!r} is of an unknown kind: {file.name}. Allowed: a file ending in {' or '.join(_SUFFIXES)}."
             )
         with reading(file, f"a whole {file.suffix} file that this user may read"):
-            yield from reader(file, columns)
+            yield from reader(file, columns, also)
 
 
 def _missing(place: str, column: str, found: Sequence[str]) -> InputError:
@@ -53,7 +53,7 @@ def _missing(place: str, column: str, found: Sequence[str]) -> InputError:
     )
 
 
-def _read_jsonl(file: Path, columns: Sequence[str]) -> Iterator[Record]:
+def _read_jsonl(file: Path, columns: Sequence[str], also: Sequence[str]) -> Iterator[Record]:  # noqa: ARG001
     with file.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             if not line.strip():
@@ -71,7 +71,7 @@ def _read_jsonl(file: Path, columns: Sequence[str]) -> Iterator[Record]:
             yield place, record
 
 
-def _read_parquet(file: Path, columns: Sequence[str]) -> Iterator[Record]:
+def _read_parquet(file: Path, columns: Sequence[str], also: Sequence[str]) -> Iterator[Record]:
     from pyarrow import parquet
 
     with parquet.ParquetFile(file) as table:
@@ -79,7 +79,8 @@ def _read_parquet(file: Path, columns: Sequence[str]) -> Iterator[Record]:
             if column not in table.schema_arrow.names:
                 raise _missing(str(file), column, table.schema_arrow.names)
         number = 0
-        for batch in table.iter_batches(batch_size=1024, columns=list(columns)):
+        wanted = [*columns, *(column for column in also if column in table.schema_arrow.names and column not in columns)]
+        for batch in table.iter_batches(batch_size=1024, columns=wanted):
             for record in batch.to_pylist():
                 number += 1
                 yield f"{file}, row {number}", record

@@ -33,6 +33,8 @@ KEY_CLASSES: Mapping[str, tuple[str, ...]] = {
     "data.system_prompt": (SCIENCE, EXAMINATION),  # Tasks are asked as rows are.
     "data.max_rows": (SCIENCE,),
     "data.max_length": (SCIENCE, SYSTEM),  # By the rows that it drops; by the length of sequences.
+    "data.max_dropped": (PROVENANCE,),
+    "data.template_date": (SCIENCE,),
     "data.strip_reasoning": (SCIENCE,),
     "data.answer_fence": (SCIENCE,),
     "data.seed": (SCIENCE,),

@@ -6,6 +6,7 @@ What spans several groups is checked by `ExperimentSpec`.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 
 from crossmesh.errors import InputError, require, require_choice
@@ -83,6 +84,11 @@ class DataSpec:
     """Use the first so many rows only; 0 uses all."""
     max_length: int = 256
     """Limit in tokens, template included. Longer rows are dropped and counted, never cut."""
+    max_dropped: float = 0.01
+    """So many rows may be dropped (too long, nothing to learn): a share below 1, or a number of rows. More than that stops the job."""
+    template_date: str = ""
+    """What a chat template is told when it asks for the date (ISO 8601, `2026-12-02` or `2026-12-02T08:00`); empty: the moment at which
+    these rows were first prepared in this storage, which is kept, so that a run that is resumed on another day reads the same rows."""
     strip_reasoning: bool = False
     """Remove `<think>...</think>` from assistant turns."""
     answer_fence: bool = False
@@ -96,6 +102,12 @@ class DataSpec:
         require(bool(self.source), "data.source", self.source, "rtl, a .jsonl or .parquet file, or hf://datasets/owner/name")
         require(self.max_rows >= 0, "data.max_rows", self.max_rows, "0 for all rows, or a positive number")
         require(self.max_length >= 8, "data.max_length", self.max_length, "at least 8 tokens")
+        require(self.max_dropped >= 0, "data.max_dropped", self.max_dropped, "a share below 1, or a number of rows")
+        try:
+            dated = not self.template_date or bool(datetime.fromisoformat(self.template_date))
+        except ValueError:
+            dated = False
+        require(dated, "data.template_date", self.template_date, "a date as 2026-12-02, with or without a time")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ and how it steps is `train/`.
 
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from crossmesh.cluster import call_worker
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.lengths import LengthStatistics
 from crossmesh.data.packing import plan_steps
-from crossmesh.data.sources import Dataset, load_rows
+from crossmesh.data.served import check_dropped, check_served, notes
+from crossmesh.data.sources import Dataset, Dropped, load_rows
+from crossmesh.data.template_date import fixed_date
 from crossmesh.errors import BudgetReachedError, CrossmeshError, InputError
 from crossmesh.files import read_json, write_json
 from crossmesh.hardware.devices import Tpu
@@ -57,8 +59,12 @@ class Prepared:
     science: Record
     system: Record
     lengths: LengthStatistics
-    dropped_long: int
-    dropped_empty: int
+    dropped: tuple[Dropped, ...]
+    """Rows that are not trained on, by reason."""
+    notes: tuple[str, ...]
+    """What the person should know of the rows."""
+    template_date: str
+    """What the chat template is told when it asks for the date; empty: it does not."""
     placement: Placement
     """What the mesh holds more than once."""
     start: Start | None = None
@@ -67,6 +73,11 @@ class Prepared:
     """The state that training begins with."""
     planned: Forecast | None = None
     """With the rows that it has; None on a CPU."""
+
+    @property
+    def dropped_by_reason(self) -> dict[str, int]:
+        """Rows that are not trained on."""
+        return {one.reason: one.count for one in self.dropped}
 
     @property
     def identity(self) -> str:
@@ -103,7 +114,12 @@ def fetch(spec: ExperimentSpec) -> ModelFolder:
 
 def read_data(spec: ExperimentSpec, model: ModelFolder) -> Dataset:
     """Tokenize the training rows with the model's own tokenizer and template."""
-    return load_rows(spec.data, ChatTokenizer(model.path), cache_folder(spec))
+    return load_rows(spec.data, own_tokenizer(spec, model), cache_folder(spec))
+
+
+def own_tokenizer(spec: ExperimentSpec, model: ModelFolder) -> ChatTokenizer:
+    """Return the model's tokenizer, with the date that was fixed for these rows."""
+    return ChatTokenizer(model.path, fixed_date(spec.data, model.template_digest, spec.storage.path / "template_dates"))
 
 
 def prepare(spec: ExperimentSpec, model: ModelFolder, tracker: Tracker) -> Prepared:
@@ -120,7 +136,10 @@ def prepare(spec: ExperimentSpec, model: ModelFolder, tracker: Tracker) -> Prepa
             f"serve.max_lora_rank={spec.serve.max_lora_rank} is below the rank {largest_rank(modules)} of lora.adapter="
             f"{spec.lora.adapter!r}. Raise it to that at least."
         )
-    data = read_data(spec, model)
+    tokenizer = own_tokenizer(spec, model)
+    data = load_rows(spec.data, tokenizer, cache_folder(spec))
+    check_dropped(data, spec.data)
+    check_served(data, model.path, tokenizer, architecture.vocab)
     lengths = [len(row.tokens) for row in data.rows]
     planner = own_planner(spec, tracker if spec.hardware.slice.chip else None)
     planned = gate_point(spec, training_point(spec, architecture, modules, lengths), planner)
@@ -138,7 +157,9 @@ def prepare(spec: ExperimentSpec, model: ModelFolder, tracker: Tracker) -> Prepa
     science, system = science_record(spec, facts), system_record(spec)
     if origin:
         check_origin(origin, science, spec, tracker)
-    return Prepared(model, science, system, data.lengths, data.dropped_long, data.dropped_empty, placement, start, origin, planned)
+    said = notes(data, tokenizer, tokenizer.template_date)
+    date = tokenizer.template_date if tokenizer.template.uses_date else ""
+    return Prepared(model, science, system, data.lengths, data.dropped, said, date, placement, start, origin, planned)
 
 
 def _lora_record(modules: tuple[LoraModule, ...], start: Start | None) -> dict[str, Any]:
@@ -179,6 +200,8 @@ def run_trial(
         force: forget what was done and train again, as a new run.
         check: called several times a second while waiting and training; what it raises stops that, with a checkpoint.
     """
+    # Workers are told the date; their own clocks and time zones have no say.
+    spec = replace(spec, data=replace(spec.data, template_date=prepared.template_date))
     folder = spec.storage.path / "trials" / prepared.identity[:16]
     waiting = StageEvent("another job has this trial: waiting for it (Ctrl-C stops waiting)")
     with leased(folder.with_name(f"{folder.name}.lease"), lambda: on_event(waiting), check) as lease:
@@ -218,6 +241,8 @@ def _run(
     """Train, tracked, under a new MLflow run or that of an interrupted attempt."""
     if warning := prepared.placement.message:
         on_event(WarningEvent(warning))
+    for note in prepared.notes:
+        on_event(WarningEvent(note))
     run_id = _open_run(spec, prepared, tracker, folder, parent)
     status = "FAILED"
     log = _Log(tracker, run_id)
@@ -265,8 +290,10 @@ def _open_run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder
         digest=prepared.science.contents["data"]["digest"],
         source=spec.data.source,
         context="training",
-        profile={"rows": tokens.count, "tokens_mean": tokens.mean, "tokens_longest": tokens.longest, "dropped_long": prepared.dropped_long},
+        profile={"rows": tokens.count, "tokens_mean": tokens.mean, "tokens_longest": tokens.longest, "dropped": prepared.dropped_by_reason},
     )
+    tracker.metrics(run_id, {"data/dropped_rows": sum(one.count for one in prepared.dropped)}, 0)
+    tracker.artifact_json(run_id, "records/rows.json", {"dropped": [asdict(one) for one in prepared.dropped], "notes": prepared.notes})
     if prepared.planned:  # Beside what is measured.
         record = training_record(spec.name, prepared.planned)
         tracker.metrics(run_id, plan_metrics(record), 0)

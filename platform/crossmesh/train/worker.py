@@ -90,7 +90,7 @@ def _train(assignment: Assignment, rank: int, stream: TextIO, interruption: Call
             stream.flush()
 
     emit(StageEvent("reading the data"))
-    tokenizer = ChatTokenizer(model.path)
+    tokenizer = ChatTokenizer(model.path, spec.data.template_date)
     data = load_rows(spec.data, tokenizer, assignment.cache)
     plans = plan_steps([len(row.tokens) for row in data.rows], spec)
     sequences = spec.micro_batch * spec.mesh_shape.batch_ways

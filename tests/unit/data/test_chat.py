@@ -6,7 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crossmesh.data.chat import ChatTokenizer, message, row_id
+from crossmesh.data.chat import ChatTokenizer
+from crossmesh.data.conversation import Conversation, message, row_id
 from crossmesh.errors import InputError
 
 Make = Callable[..., ChatTokenizer]
@@ -28,8 +29,15 @@ INLINE = (
     "{% else %} {{ message['content'] }}{{ eos_token }}{% endif %}{% endfor %}"
 )
 # As gpt-oss's: the last turn ends with another token than the ones before it.
-LAST_DIFFERS = CHATML.replace("<|end|>\n", "{% if loop.last %}<eos>{% else %}<|end|>\n{% endif %}")
-MARKED = CHATML.replace("{{ message['content'] }}", "{% generation %}{{ message['content'] }}{% endgeneration %}")
+LAST_DIFFERS = CHATML.replace("<|end|>\n", "{% if loop.last and message['role'] == 'assistant' %}<eos>{% else %}<|end|>\n{% endif %}")
+TURN = "{{ message['content'] }}<|end|>"
+MARKED = CHATML.replace(
+    TURN, f"{{% if message['role'] == 'assistant' %}}{{% generation %}}{TURN}{{% endgeneration %}}{{% else %}}{TURN}{{% endif %}}"
+)
+# Marks the answer behind the last question only, and renders it where it stands.
+MARKED_LAST = CHATML.replace(
+    TURN, f"{{% if loop.index == 4 %}}{{% generation %}}{TURN}{{% endgeneration %}}{{% else %}}{TURN}{{% endif %}}"
+)
 
 ROW = [
     message("user", "Add two bits."),
@@ -39,35 +47,39 @@ ROW = [
 ]
 
 
-def masked(tokenizer: ChatTokenizer, row: list[dict[str, str]]) -> str:
-    encoded = tokenizer.encode_row(row)
-    assert encoded is not None
-    assert encoded.tokens.dtype == np.int32
-    assert encoded.tokens.tolist() == tokenizer.encode(tokenizer.render(row))
-    return tokenizer.decode(encoded.tokens[encoded.loss_mask])
+def masked(tokenizer: ChatTokenizer, row: list[dict[str, str]]) -> list[str]:
+    """Return what is learned of each row that `row` gives, after checking that all before it is what a server would send."""
+    shown = []
+    for encoded in tokenizer.encode_row(Conversation(row)):
+        assert encoded.tokens.dtype == np.int32
+        first = int(np.flatnonzero(encoded.loss_mask)[0])
+        served = [tokenizer.encode(tokenizer.render(row[:count], add_generation_prompt=True)) for count in range(1, len(row))]
+        assert encoded.tokens[:first].tolist() in served
+        shown.append(tokenizer.decode(encoded.tokens[encoded.loss_mask]))
+    return shown
 
 
 @pytest.mark.parametrize(
     ("template", "expected"),
     [
-        (CHATML, " assign y = a + b; <|end|>```verilog\nmodule m;\nendmodule\n```<|end|>"),
-        (TRIMMED, "assign y = a + b;<|end|>```verilog\nmodule m;\nendmodule\n```<|end|>"),
-        (EMPTY_THOUGHT, " assign y = a + b; <|end|>```verilog\nmodule m;\nendmodule\n```<|end|>"),
-        (INLINE, "  assign y = a + b; <|end|> ```verilog\nmodule m;\nendmodule\n```<|end|>"),
-        (LAST_DIFFERS, " assign y = a + b; <|end|>```verilog\nmodule m;\nendmodule\n```<eos>"),
-        (MARKED, " assign y = a + b; <|end|>```verilog\nmodule m;\nendmodule\n```<|end|>"),
+        (CHATML, [" assign y = a + b; <|end|>```verilog\nmodule m;\nendmodule\n```<|end|>"]),
+        (TRIMMED, ["assign y = a + b;<|end|>```verilog\nmodule m;\nendmodule\n```<|end|>"]),
+        (EMPTY_THOUGHT, [" assign y = a + b; <|end|>", "```verilog\nmodule m;\nendmodule\n```<|end|>"]),
+        (INLINE, ["  assign y = a + b; <|end|> ```verilog\nmodule m;\nendmodule\n```<|end|>"]),
+        (LAST_DIFFERS, [" assign y = a + b; <eos>", "```verilog\nmodule m;\nendmodule\n```<eos>"]),
+        (MARKED, [" assign y = a + b; <|end|>```verilog\nmodule m;\nendmodule\n```<|end|>"]),
+        (MARKED_LAST, ["```verilog\nmodule m;\nendmodule\n```<|end|>"]),
     ],
-    ids=["chatml", "trimmed", "empty_thought", "inline", "last_differs", "marked"],
+    ids=["chatml", "trimmed", "empty_thought", "inline", "last_differs", "marked", "marked_last"],
 )
-def test_mask_is_each_answer_with_its_end_of_turn(make_tokenizer: Make, template: str, expected: str) -> None:
+def test_mask_is_each_answer_with_its_end_of_turn(make_tokenizer: Make, template: str, expected: list[str]) -> None:
     assert masked(make_tokenizer(template), ROW) == expected
 
 
 def test_prompt_tokens_never_carry_loss(make_tokenizer: Make) -> None:
     tokenizer = make_tokenizer()
     row = ROW[:2]
-    encoded = tokenizer.encode_row(row)
-    assert encoded is not None
+    (encoded,) = tokenizer.encode_row(Conversation(row))
     prompt = tokenizer.encode(tokenizer.render(row[:1], add_generation_prompt=True))
     assert encoded.tokens[: len(prompt)].tolist() == prompt
     assert not encoded.loss_mask[: len(prompt)].any()
@@ -78,10 +90,8 @@ def test_prompt_tokens_never_carry_loss(make_tokenizer: Make) -> None:
 
 def test_an_answer_that_repeats_the_question_is_masked_where_it_stands(make_tokenizer: Make) -> None:
     tokenizer = make_tokenizer(CHATML)
-    encoded = tokenizer.encode_row(
-        [message("user", "yes"), message("assistant", "yes"), message("user", "yes"), message("assistant", "yes")]
-    )
-    assert encoded is not None
+    turns = [message("user", "yes"), message("assistant", "yes"), message("user", "yes"), message("assistant", "yes")]
+    (encoded,) = tokenizer.encode_row(Conversation(turns))
     runs = np.flatnonzero(np.diff(np.concatenate([[0], encoded.loss_mask.astype(int)])) == 1)
     assert len(runs) == 2
     assert tokenizer.decode(encoded.tokens[encoded.loss_mask]) == "yes<|end|>yes<|end|>"
@@ -89,31 +99,19 @@ def test_an_answer_that_repeats_the_question_is_masked_where_it_stands(make_toke
 
 def test_an_answer_may_hold_special_tokens_and_placeholder_like_text(make_tokenizer: Make) -> None:
     row = [message("user", "AqA"), message("assistant", "AqA <|end|> BqB")]
-    assert masked(make_tokenizer(CHATML), row) == "AqA <|end|> BqB<|end|>"
+    assert masked(make_tokenizer(CHATML), row) == ["AqA <|end|> BqB<|end|>"]
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(answer=st.text(min_size=1, max_size=40).filter(lambda text: bool(text.strip())), question=st.text(max_size=20))
 def test_any_text_is_masked_whole(make_tokenizer: Make, tmp_path: Path, answer: str, question: str) -> None:
     tokenizer = ChatTokenizer(tmp_path / "tokenizer") if (tmp_path / "tokenizer").exists() else make_tokenizer(CHATML)
-    shown = masked(tokenizer, [message("user", question), message("assistant", answer)])
-    # White space at the very beginning may share a token with the header's line break, which the prompt already holds.
-    assert shown.removesuffix("<|end|>").lstrip() == answer.lstrip()
-    assert shown.endswith("<|end|>")
-
-
-def test_blank_answer_gives_no_row(make_tokenizer: Make) -> None:
-    assert make_tokenizer().encode_row([message("user", "hi"), message("assistant", " \n")]) is None
+    assert masked(tokenizer, [message("user", question), message("assistant", answer)]) == [f"{answer}<|end|>"]
 
 
 def test_row_without_assistant_turn(make_tokenizer: Make) -> None:
     with pytest.raises(InputError, match=r"no assistant turn: its roles are \['user'\]"):
-        make_tokenizer().encode_row([message("user", "hi")])
-
-
-def test_message_without_text(make_tokenizer: Make) -> None:
-    with pytest.raises(InputError, match="Turn 1 of a row has content=None"):
-        make_tokenizer().encode_row([{"role": "user", "content": None}, message("assistant", "yes")])  # type: ignore[dict-item]
+        make_tokenizer().encode_row(Conversation([message("user", "hi")]))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +119,7 @@ def test_message_without_text(make_tokenizer: Make) -> None:
     [
         (
             "{% for message in messages %}{% if message['role'] != 'assistant' %}{{ message['content'] }}<|end|>{% endif %}{% endfor %}",
-            "does not copy",
+            "leaves out|does not copy|without a special token",
         ),
         (CHATML.replace("{{ message['content'] }}", "{{ message['content'] | upper }}"), "does not copy"),
         (CHATML.replace("{{ message['content'] }}", "{{ message['content'] * 2 }}"), "does not copy"),
@@ -133,7 +131,7 @@ def test_message_without_text(make_tokenizer: Make) -> None:
 )
 def test_templates_that_cannot_be_trained_on_say_so(make_tokenizer: Make, template: str, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
-        make_tokenizer(template).encode_row([message("user", "ok?"), message("assistant", "yes")])
+        make_tokenizer(template).encode_row(Conversation([message("user", "ok?"), message("assistant", "yes")]))
 
 
 def test_template_errors_and_missing_files(make_tokenizer: Make, tmp_path: Path) -> None:
@@ -165,11 +163,18 @@ def test_ids_of_named_tokens(make_tokenizer: Make) -> None:
     assert tokenizer.vocab_size == 512
 
 
-def test_row_id_depends_on_roles_and_contents_only() -> None:
+def test_row_id_depends_on_all_that_the_model_sees() -> None:
     row = [message("user", "a"), message("assistant", "b")]
-    assert row_id(row) == row_id([{"content": "a", "role": "user"}, {"content": "b", "role": "assistant"}])
-    assert row_id(row) != row_id([message("user", "ab"), message("assistant", "")])
-    assert len(row_id(row)) == 16
+    same = Conversation([{"content": "a", "role": "user"}, {"content": "b", "role": "assistant"}], place="elsewhere")
+    assert row_id(Conversation(row)) == row_id(same)
+    others = [
+        Conversation([message("user", "ab"), message("assistant", "")]),
+        Conversation([row[0], {**row[1], "reasoning_content": "because"}]),
+        Conversation(row, {"tools": [{"name": "f"}]}),
+        Conversation(row, muted=frozenset([1])),
+    ]
+    assert len({row_id(one) for one in [same, *others]}) == 5
+    assert len(row_id(same)) == 16
 
 
 @pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ messages + 1 }}", "{% for i in range(1000000) %}{% endfor %}"])

@@ -52,10 +52,10 @@ def fake_hub(home: Path) -> None:
 def load_offline(source: str, home: Path) -> subprocess.CompletedProcess[str]:
     """Load `source` in a process that may not go online: huggingface_hub reads its environment at import."""
     code = (
-        "import sys; from pathlib import Path; from crossmesh.data.sources import load_messages\n"
+        "import sys; from pathlib import Path; from crossmesh.data.sources import load_conversations\n"
         "from crossmesh.spec.experiment import DataSpec\n"
         "from crossmesh.errors import InputError\n"
-        "try: print(load_messages(DataSpec(source=sys.argv[1]), Path(sys.argv[2])))\n"
+        "try: print([one.messages for one in load_conversations(DataSpec(source=sys.argv[1]), Path(sys.argv[2]))])\n"
         "except InputError as error: print('InputError:', error)"
     )
     platform = Path(__file__).resolve().parents[3] / "platform"

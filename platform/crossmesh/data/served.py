@@ -1,0 +1,89 @@
+"""What is trained is what is served: token ids held against the model's vocabulary, ends of answers against where a server stops.
+
+That each answer stands behind the prompt that a server sends is `chat.py`'s part. It reads small files of the model folder.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from crossmesh.data.chat import ChatTokenizer
+from crossmesh.data.sources import TOO_LONG, Dataset
+from crossmesh.errors import InputError, reading
+from crossmesh.files import read_json
+from crossmesh.spec.training import DataSpec
+
+
+def serving_stops(folder: Path, tokenizer: ChatTokenizer) -> frozenset[int]:
+    """Ids at which vLLM ends an answer: the tokenizer's end of sequence, and those of generation_config.json or else of config.json."""
+    named: list[Any] = [tokenizer.eos_id] if tokenizer.has_eos else []
+    generation = folder / "generation_config.json"
+    file = generation if generation.is_file() else folder / "config.json"
+    with reading(file, "a JSON object"):
+        config: Mapping[str, Any] = {**read_json(file)}
+        for part in (config, config.get("text_config") or {}):
+            found = part.get("eos_token_id")
+            named += found if isinstance(found, list) else [found]
+    return frozenset(token for token in named if isinstance(token, int))
+
+
+def check_served(data: Dataset, folder: Path, tokenizer: ChatTokenizer, vocab: int) -> None:
+    """Raise `InputError` when rows hold ids that the embedding has no row for, or answers end where no server stops.
+
+    Args:
+        data: the rows.
+        folder: of the model.
+        tokenizer: its tokenizer.
+        vocab: rows of its embedding.
+    """
+    beyond = sorted({int(token) for row in data.rows for token in row.tokens[row.tokens >= vocab]})
+    if beyond:
+        shown = ", ".join(f"{token} ({tokenizer.decode([token])!r})" for token in beyond[:5])
+        raise InputError(
+            f"The rows hold token ids that {folder} has no embedding for: {shown}; its vocabulary has {vocab} (0 to {vocab - 1}). "
+            "Tokens were added to the tokenizer and the embedding was not resized: resize it and save the model, or take the tokens out of "
+            "the tokenizer."
+        )
+    stops = serving_stops(folder, tokenizer)
+    unknown = [token for token in data.stop_ids if token not in stops]
+    if unknown:
+        learned = ", ".join(f"{token} ({tokenizer.decode([token])!r})" for token in unknown)
+        served = ", ".join(f"{token} ({tokenizer.decode([token])!r})" for token in sorted(stops)) or "none"
+        raise InputError(
+            f"Answers end with token {learned} under the chat template of {folder}, and serving stops at {served} only: the trained "
+            f"model would run on to its limit. Set eos_token_id to {sorted({*stops, *unknown})} in generation_config.json of the model."
+        )
+
+
+def check_dropped(data: Dataset, spec: DataSpec) -> None:
+    """Raise `InputError` when more rows were dropped than `data.max_dropped` allows."""
+    count = sum(one.count for one in data.dropped)
+    total = count + len(data.rows)
+    allowed = spec.max_dropped if spec.max_dropped >= 1 else spec.max_dropped * total
+    if count > allowed:
+        longest = f", or raise data.max_length={spec.max_length}" if any(one.reason == TOO_LONG for one in data.dropped) else ""
+        raise InputError(
+            f"{count} of {total} rows would be dropped, more than data.max_dropped={spec.max_dropped:g} allows: {dropped_text(data)}. "
+            f"Repair the rows{longest}, or set data.max_dropped={count}."
+        )
+
+
+def dropped_text(data: Dataset) -> str:
+    """Dropped rows by reason, with the first few places."""
+    return "; ".join(
+        f"{one.count} x {one.reason} ({', '.join(one.places)}{', ...' if one.count > len(one.places) else ''})" for one in data.dropped
+    )
+
+
+def notes(data: Dataset, tokenizer: ChatTokenizer, template_date: str) -> tuple[str, ...]:
+    """What the person who trains on these rows should know."""
+    said = []
+    if data.dropped:
+        count = sum(one.count for one in data.dropped)
+        said.append(f"{count} of {count + len(data.rows)} rows dropped: {dropped_text(data)}")
+    if data.unused:
+        keys = ", ".join(f"{key!r} ({count} row{'s' if count > 1 else ''})" for key, count in sorted(data.unused.items()))
+        said.append(f"the chat template uses these keys of the rows nowhere: {keys}")
+    if tokenizer.template.uses_date:
+        said.append(f"the chat template asks for the date: rows are rendered with {template_date}; a server renders with its own clock")
+    return tuple(said)
