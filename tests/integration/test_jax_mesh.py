@@ -250,7 +250,7 @@ def test_four_bits_shrink_the_base_and_still_learn(probed_model: Path, jax_cache
         matrices = [jax.tree.leaves(value) for path, value in flat if "proj" in str(path) or "einsum" in str(path)]
         return sum(array.nbytes for leaves in matrices for array in leaves)
 
-    # 4 bits and a float32 scale for 128 values (32 where a head has no more) against 16 bits.
+    # 4 bits and a float32 scale for 64 values against 16 bits.
     assert 3.0 < projections(plain) / projections(packed_) < 4.0
 
 

@@ -16,7 +16,7 @@ from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.architecture import Architecture, LayerKind, Weight
 from crossmesh.models.lora import LoraModule
 from crossmesh.models.targets import layer_weights, outer_weights, projections
-from crossmesh.spec.training import ModelSpec
+from crossmesh.spec.training import NF4_BLOCK, ModelSpec
 
 Axes = tuple[str | None, ...]
 """Mesh axis of each axis of a tensor; None where it is not split."""
@@ -25,25 +25,19 @@ _SHOWN = 4
 """Kinds of tensors that the message names."""
 LARGE = 1 << 20
 """Bytes per device from which a replicated kind of tensor is named in the report."""
-NF4_TILE = 128
-"""Largest number of 4-bit values that share a scale."""
-NF4_SMALLEST_TILE = 16
-"""Below, scales take a third of the memory and more: 4 bits are not worth it."""
+NF4_WIDTH = 0.5 + 4 / NF4_BLOCK
+"""Bytes of a value in 4 bits with its share of a float32 scale."""
 
 _SHARDED: dict[str, str] = {
     **dict.fromkeys(("vocab", "heads", "kv_heads", "ffn", "norm"), "tp"),
     **dict.fromkeys(("hidden", "per_layer_width"), "fsdp"),
 }
 """Mesh axis by what an axis of the tensor counts: Tunix's sharding, for every family. One axis that is not here is not split."""
-_NF4_DIMS = ("head_dim", "ffn")
-"""The axis of a projection that is cut into tiles: with usual sizes it stays whole, or splits between tiles, on every mesh."""
 _SIZES = {"float32": 4, "bfloat16": 2}
 _TRAINED = 12
 """Bytes of a trained value: itself and two moments, float32."""
 TORCH_SPLIT = {"heads": "attention heads", "kv_heads": "key/value heads", "ffn": "inner features", "vocab": "tokens"}
 """What tensor parallelism divides on torch; FSDP2 divides every tensor besides, and fills up what does not divide."""
-TORCH_TILE = 64
-"""Values that share a scale in bitsandbytes."""
 
 
 @dataclass(frozen=True)
@@ -111,21 +105,24 @@ def lora_axes(weight: Weight) -> tuple[Axes, Axes]:
     return (*split[outs:], None), (None, *split[:outs])
 
 
-def nf4_tile(weight: Weight) -> tuple[int, int]:
-    """Axis of the Tunix tensor of a projection that is cut into tiles, and the values of a tile.
+def nf4_view(weight: Weight) -> tuple[tuple[int, ...], int]:
+    """Shape in which the Tunix tensor of a projection is cut into blocks of 4-bit values, and the axis that they lie along.
 
-    Raises `InputError` when its size has no divisor that is worth it.
+    A block is `NF4_BLOCK` values of one row of the checkpoint's [out, in], which is where bitsandbytes has it. An input of several heads
+    [heads, head_dim] is seen as [blocks, `NF4_BLOCK`]: a block may reach over narrow heads. Raises `InputError` when blocks do not divide
+    the input.
     """
-    dims = weight.tunix_dims
-    axis = next(dims.index(name) for name in _NF4_DIMS if name in dims)
-    size = weight.tunix_shape[axis]
-    tile = max(tile for tile in range(1, NF4_TILE + 1) if size % tile == 0)
-    if tile < NF4_SMALLEST_TILE or tile % 2:
+    if weight.in_features % NF4_BLOCK:
         raise InputError(
-            f"model.quantization=nf4: {'.'.join(map(str, weight.tunix_path))} axis {axis} has size {size}, which cannot be cut into "
-            f"equal tiles of {NF4_SMALLEST_TILE} to {NF4_TILE} values. Allowed for this model: model.quantization=none."
+            f"model.quantization=nf4: {weight.hf_name} has {weight.in_features} input features, which cannot be cut into blocks of "
+            f"{NF4_BLOCK}. Allowed for this model: model.quantization=none."
         )
-    return axis, tile
+    shape = list(weight.tunix_shape)
+    order = weight.axes or tuple(range(len(shape)))
+    first, *others = (order.index(len(weight.out_shape) + axis) for axis in range(len(weight.in_shape)))
+    if others:
+        shape[first : first + 2] = [weight.in_features // NF4_BLOCK, NF4_BLOCK]
+    return tuple(shape), others[0] if others else first
 
 
 def place(architecture: Architecture, mesh: MeshShape, backend: str, model: ModelSpec, modules: tuple[LoraModule, ...]) -> Placement:
@@ -194,7 +191,8 @@ def _tensors(
             if weight.hf_name in matrices:  # A bias is in the same module, and has neither.
                 rank = ranks.get(weight.hf, 0)
                 if quantization == "nf4":
-                    width = 0.5 + 4 / (nf4_tile(weight)[1] if backend == "jax" else TORCH_TILE)
+                    nf4_view(weight)  # Refused on either backend when it cannot be.
+                    width = NF4_WIDTH
             found.extend(make(weight, width, rank, 1 + len(others)))
     return tuple(found)
 

@@ -1,6 +1,6 @@
 """What 4-bit weights need of the torch backend: pure rules, checked before anything starts and again by the worker.
 
-The JAX backend quantizes by itself, on every device; its rule is `placement.nf4_tile`.
+Both backends cut weights into the same blocks (`placement.nf4_view`). The JAX backend quantizes by itself, on every device.
 """
 
 from crossmesh.errors import InputError

@@ -30,7 +30,7 @@ from crossmesh.models.lora import LoraModule
 from crossmesh.models.lora_jax import adapt, put_masks
 from crossmesh.models.model_files import tensor_files
 from crossmesh.models.nf4_jax import abstract_nf4, quantise
-from crossmesh.models.placement import Axes, lora_axes, nf4_tile, weight_axes
+from crossmesh.models.placement import Axes, lora_axes, nf4_view, weight_axes
 from crossmesh.models.sharding_jax import constrain
 from crossmesh.models.spelling import locate
 from crossmesh.models.targets import all_weights, projections
@@ -57,8 +57,8 @@ class Structure:
     """`nnx.State` of abstract arrays in the compute precision, the projections in 4 bits where the settings say so."""
     axes: Mapping[Path_, Axes]
     """Mesh axes of every array."""
-    tiles: Mapping[Path_, tuple[int, int]]
-    """Axis and size of the tiles of 4-bit weights."""
+    blocks: Mapping[Path_, tuple[tuple[int, ...], int]]
+    """Shape in which 4-bit weights are cut into blocks, and the axis of the blocks."""
 
 
 def device_mesh(shape: MeshShape, devices: Sequence[Any] = ()) -> Any:
@@ -115,20 +115,20 @@ def build(
             axes[(*path[:-1], f"{path[-1]}_lora_a")], axes[(*path[:-1], f"{path[-1]}_lora_b")] = lora_axes(weight)
     graph, trained, frozen = nnx.split(model, nnx.LoRAParam, ...)
     frozen = _as_dtype(frozen, DTYPES[settings.dtype])
-    tiles = _tiles(architecture) if settings.quantization == "nf4" else {}
-    return Structure(architecture, settings, graph, trained, False, _packed(frozen, tiles), axes, tiles)
+    blocks = _blocks(architecture) if settings.quantization == "nf4" else {}
+    return Structure(architecture, settings, graph, trained, False, _packed(frozen, blocks), axes, blocks)
 
 
-def _tiles(architecture: Architecture) -> dict[Path_, tuple[int, int]]:
+def _blocks(architecture: Architecture) -> dict[Path_, tuple[tuple[int, ...], int]]:
     weights = [weight for index in range(len(architecture.layers)) for weight in projections(architecture, index).values()]
-    return {weight.tunix_path: nf4_tile(weight) for weight in weights}
+    return {weight.tunix_path: nf4_view(weight) for weight in weights}
 
 
-def _packed(frozen: Any, tiles: Mapping[Path_, tuple[int, int]]) -> Any:
+def _packed(frozen: Any, blocks: Mapping[Path_, tuple[tuple[int, ...], int]]) -> Any:
     flat = dict(frozen.flat_state())
-    for path, (axis, tile) in tiles.items():
+    for path, (view, axis) in blocks.items():
         whole = flat[path].get_value()
-        flat[path] = flat[path].replace(abstract_nf4(whole.shape, whole.dtype, axis, tile))
+        flat[path] = flat[path].replace(abstract_nf4(whole.shape, whole.dtype, view, axis))
     return nnx.from_flat_state(flat)
 
 
@@ -140,7 +140,7 @@ def shardings(structure: Structure, state: Any, mesh: Any) -> Any:
     """`state` (an `nnx.State` of the structure, arrays or abstract) with a sharding in place of each array."""
 
     def one(axes: Axes, array: Any) -> NamedSharding:
-        # Scales of 4-bit tiles are few: an axis that does not divide them leaves them whole.
+        # Scales of 4-bit blocks are few: an axis that does not divide them leaves them whole.
         split = [axis if axis and size % mesh.shape[axis] == 0 else None for axis, size in zip(axes, array.shape, strict=True)]
         return NamedSharding(mesh, PartitionSpec(*split))
 
@@ -162,13 +162,14 @@ def load_weights(structure: Structure, folder: Path, mesh: Any) -> tuple[Any, An
     found = {}
     for weight, array in _read(folder, structure.architecture):
         path = weight.tunix_path
-        if path not in abstract or (path not in structure.tiles and abstract[path].get_value().shape != array.shape):
+        if path not in abstract or (path not in structure.blocks and abstract[path].get_value().shape != array.shape):
             raise AssertionError(f"models/targets.py says {path} {array.shape}, which Tunix's model does not have")
         where = places[path].get_value()
         dtype = jnp.float32 if path in trained else DTYPES[structure.settings.dtype]
-        if path in structure.tiles:
-            placed = put(array.astype(dtype), where.codes)
-            placed = jax.jit(quantise, static_argnums=(1, 2), out_shardings=where)(placed, *structure.tiles[path])
+        if path in structure.blocks:
+            view, axis = structure.blocks[path]
+            placed = put(array.astype(dtype).reshape(view), where.codes)
+            placed = jax.jit(quantise, static_argnums=(1, 2), out_shardings=where)(placed, array.shape, axis)
         else:
             placed = put(array.astype(dtype), where)
         found[path] = abstract[path].replace(placed)

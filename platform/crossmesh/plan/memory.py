@@ -5,15 +5,13 @@ Source: modelled. What a compiler fuses, pads or keeps longer than needed is not
 
 from dataclasses import dataclass, fields
 
-from crossmesh.models.placement import NF4_TILE, TORCH_TILE
+from crossmesh.models.placement import NF4_WIDTH
 from crossmesh.plan.model import LayerWork
 from crossmesh.plan.point import Point
 from crossmesh.train.backend import loss_rows
 
 _FULL, _MOMENTS = 4, 8
 """Bytes of a trained value or a gradient, and of its two moments: float32."""
-_NF4 = {"jax": 0.5 + 4 / NF4_TILE, "torch": 0.5 + 4 / TORCH_TILE}
-"""Bytes of a value in 4 bits with its share of a float32 scale, by the largest tile that each backend uses."""
 _GATHERED_LAYERS = 2
 """Layers whose weights are whole at once under fsdp: the one that computes and the next."""
 
@@ -138,5 +136,5 @@ def base_bytes(point: Point, fsdp: int) -> float:
     for group in point.model.groups[point.backend]:
         if group.kind != "adapter":
             quantized = group.kind == "matrix" and point.spec.quantization == "nf4"
-            total += (_NF4[point.backend] if quantized else point.width) * group.per_chip(point.mesh.tp, fsdp)
+            total += (NF4_WIDTH if quantized else point.width) * group.per_chip(point.mesh.tp, fsdp)
     return total

@@ -10,7 +10,7 @@ from typing import Any
 
 from crossmesh.files import canonical_json, digest_text
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import LORA_MASKS
+from crossmesh.spec.training import LORA_MASKS, NF4_BLOCK
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ def science_record(spec: ExperimentSpec, facts: ScienceFacts) -> Record:
                 "loss_scope": "assistant",
             },
             "trained": "full" if spec.lora.full else "lora",
-            "lora": {} if spec.lora.full else {**facts.lora, **_dropout(spec), "seed": spec.lora.seed},
+            "lora": {} if spec.lora.full else {**facts.lora, **dropout_science(spec), "seed": spec.lora.seed},
             "optimizer": {"name": "adamw", "schedule": "warmup_cosine", **optim},
             "precision": {
                 "compute": spec.model.dtype,
-                "base": spec.model.quantization if spec.model.quantization != "none" else spec.model.dtype,
+                "base": base_precision(spec),
                 "trained": "float32",
                 "optimizer": "float32",
                 "loss": "float32",
@@ -72,10 +72,17 @@ def science_record(spec: ExperimentSpec, facts: ScienceFacts) -> Record:
     )
 
 
-def _dropout(spec: ExperimentSpec) -> dict[str, Any]:
+def dropout_science(spec: ExperimentSpec) -> dict[str, Any]:
     """How much is dropped, and what says which: masks are a function of seed, step, row, position, module and feature alone."""
     masks = {"dropout_masks": LORA_MASKS} if spec.lora.dropout else {}
     return {"dropout": spec.lora.dropout, **masks}
+
+
+def base_precision(spec: ExperimentSpec) -> Any:
+    """How frozen weights are kept: how they are rounded decides what is learnt on them."""
+    if spec.model.quantization == "none":
+        return spec.model.dtype
+    return {"values": spec.model.quantization, "block": NF4_BLOCK, "along": "input", "scale": "absmax float32"}
 
 
 def _packing_science(spec: ExperimentSpec) -> Any:

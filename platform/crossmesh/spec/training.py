@@ -17,6 +17,8 @@ FAMILIES = ("llama", "mistral", "gemma3", "gemma4", "qwen2", "qwen3")
 DTYPES = ("float32", "bfloat16")
 BACKENDS = ("torch", "jax")
 QUANTIZATIONS = ("none", "nf4")
+NF4_BLOCK = 64
+"""Values of a row of a weight [out, in] that share a scale in `nf4`, as bitsandbytes cuts them; the same on both backends."""
 PACKINGS = ("none", "step", "stream")
 REMATS = ("none", "layer", "dots")
 ATTENTIONS = {"torch": ("plain", "sdpa", "flex", "flash"), "jax": ("plain", "splash")}

@@ -11,6 +11,7 @@ from crossmesh.adapters.continuing import Start
 from crossmesh.files import canonical_json, digest_text
 from crossmesh.models.weights import ModelFolder
 from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.fingerprint import base_precision, dropout_science
 from crossmesh.train.checkpoint import CheckpointStore
 
 
@@ -121,10 +122,12 @@ class Assignment:
         ends = 0 if spec.optim.last_step == spec.optim.steps else spec.optim.last_step
         part = [ends, self.origin.science if self.origin else ""]
         parts = {
-            "model": [model.weights_digest, model.tokenizer_digest, model.template_digest, spec.model.dtype, spec.model.quantization],
+            "model": [model.weights_digest, model.tokenizer_digest, model.template_digest, spec.model.dtype, base_precision(spec)],
             "data": [spec.data.max_length, spec.data.seed],
             "packing": [spec.packing.mode, spec.sequence_length, spec.packing.window if spec.packing.mode == "stream" else 0],
-            "lora": "full" if spec.lora.full else {**asdict(spec.lora), "adapter": self.start.digest if self.start else ""},
+            "lora": "full"
+            if spec.lora.full
+            else {**asdict(spec.lora), **dropout_science(spec), "adapter": self.start.digest if self.start else ""},
             "optim": optim,
             "batch": [spec.batch.size, spec.micro_batch],
             "mesh": asdict(spec.mesh_shape),

@@ -3,6 +3,7 @@
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import crossmesh.models
@@ -12,7 +13,7 @@ from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import parse_architecture
 from crossmesh.models.lora import lora_modules
-from crossmesh.models.placement import lora_axes, nf4_tile, place, weight_axes
+from crossmesh.models.placement import lora_axes, nf4_view, place, weight_axes
 from crossmesh.models.targets import all_weights, layer_weights, projections
 from crossmesh.spec.training import LoraSpec, ModelSpec
 
@@ -91,16 +92,29 @@ def test_every_axis_of_every_weight_has_a_meaning() -> None:
             assert len(weight.dims) == len(weight.out_shape + weight.in_shape), weight.hf
 
 
-def test_four_bit_tiles_lie_on_an_axis_that_they_divide() -> None:
-    model = architecture_of("tiny_gemma4")
-    assert nf4_tile(projections(model, 0)["q"]) == (2, 32)
-    assert nf4_tile(projections(model, 0)["o"]) == (1, 32)
-    assert nf4_tile(projections(model, 0)["down"]) == (0, 128)
+def test_four_bit_blocks_are_64_values_of_a_row_of_the_checkpoint() -> None:
+    for name in ("tiny_llama", "tiny_gemma3", "tiny_gemma4", "tiny_gemma4_e2b", "tiny_qwen2", "gemma4_31b", "gemma3_1b"):
+        model = architecture_of(name)
+        for weight in (weight for index in range(len(model.layers)) for weight in projections(model, index).values()):
+            view, axis = nf4_view(weight)
+            if weight.out_features * weight.in_features > 1 << 20:
+                continue  # The shape alone was looked at.
+            count = np.arange(weight.out_features * weight.in_features).reshape(weight.out_shape + weight.in_shape)
+            seen = np.moveaxis((count.transpose(weight.axes) if weight.axes else count).reshape(view), axis, -1)
+            blocks = seen.reshape(-1, 64)
+            assert (blocks == blocks[:, :1] + np.arange(64)).all(), weight.hf
+            assert (blocks[:, 0] % 64 == 0).all()
+
+
+def test_weights_that_four_bit_blocks_do_not_divide_are_refused_on_both_backends() -> None:
     odd = parse_architecture(
         {**read_json(Path(crossmesh.models.__file__).parent / "architectures/tiny_llama.json"), "intermediate_size": 251}, "x"
     )
-    with pytest.raises(InputError, match=r"layers.0.mlp.gate_proj.kernel axis 1 has size 251, which cannot be cut"):
-        nf4_tile(projections(odd, 0)["gate"])
+    for backend in ("jax", "torch"):
+        with pytest.raises(
+            InputError, match=r"layers.0.mlp.down_proj.weight has 251 input features, which cannot be cut into blocks of 64"
+        ):
+            place(odd, MeshShape(1, 1, 1), backend, ModelSpec(quantization="nf4"), lora_modules(LoraSpec(rank=4), odd))
 
 
 def test_a_bias_lies_as_its_weight_does_and_carries_no_adapter() -> None:

@@ -29,7 +29,7 @@ def test_weights_are_split_over_tp_and_fsdp() -> None:
     assert on_tp.weights == pytest.approx(2 * MODEL.parameters / 4, rel=1e-3)
     assert on_both.weights == pytest.approx(on_tp.weights, rel=1e-3)
     in_four_bits = training_memory(paper_point(spec=ModelSpec(family="gemma4", dtype="bfloat16", quantization="nf4")))
-    assert in_four_bits.weights == pytest.approx((50 * SLIDING + 10 * GLOBAL) * (0.5 + 4 / 128) / 4 + 2 * 262_144 * 5376 / 4, rel=1e-3)
+    assert in_four_bits.weights == pytest.approx((50 * SLIDING + 10 * GLOBAL) * (0.5 + 4 / 64) / 4 + 2 * 262_144 * 5376 / 4, rel=1e-3)
 
 
 def test_a_layer_keeps_its_input_or_all_it_needs() -> None:

@@ -68,6 +68,15 @@ def test_how_dropout_chooses_is_science_where_there_is_dropout(monkeypatch):
     assert science_record(SPEC, FACTS).digest == before[1]
 
 
+def test_how_four_bit_weights_are_rounded_is_science_where_there_are_any(monkeypatch):
+    packed = replace(SPEC, model=ModelSpec(quantization="nf4"))
+    before = science_record(packed, FACTS), science_record(SPEC, FACTS).digest
+    assert before[0].contents["precision"]["base"] == {"values": "nf4", "block": 64, "along": "input", "scale": "absmax float32"}
+    monkeypatch.setattr(fingerprint, "NF4_BLOCK", 128)
+    assert science_record(packed, FACTS).digest != before[0].digest
+    assert science_record(SPEC, FACTS).digest == before[1]
+
+
 FACTS_NAMED = ("weights_digest", "tokenizer_digest", "template_digest", "data_digest", "lora", "step_rows", "resumed_from")
 
 
