@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
 from crossmesh.cluster import ray_session, require_chips
 from crossmesh.console import Console
-from crossmesh.plan.gate import gate_training
+from crossmesh.plan.gate import announced, gate_training
 from crossmesh.plan.planner import own_planner
 from crossmesh.spec.compose import Job, SweptJob, run_job
 from crossmesh.spec.sweep import SweepKeys
@@ -45,7 +45,7 @@ def run(job: Job[FinetuneKeys]) -> None:
     check_trainable(spec)
     tracker = Tracker(spec.tracking, spec.storage, console.say)
     if planned := gate_training(spec, own_planner(spec, tracker)):
-        console.say(planned.text)
+        console.say(announced(spec, planned))
     with ray_session(spec.storage):
         require_chips(spec.hardware.slice.device, spec.hardware.slice.device.chip_count())
         with console.stage(f"model: {spec.model.weights}"):
@@ -61,6 +61,7 @@ def run(job: Job[FinetuneKeys]) -> None:
         {
             trial.result.adapter_folder.name: str(trial.result.adapter_folder),
             "final_loss": trial.result.final_loss,
+            **({"emulated": True} if spec.hardware.emulated else {}),
             "tokens_per_s": trial.result.tokens_per_s,
             "padded_tokens_per_s": trial.result.padded_tokens_per_s,
             "packing_efficiency": trial.result.packing_efficiency,

@@ -13,6 +13,7 @@ from typing import Any
 
 from crossmesh.errors import InputError, nearest
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
+from crossmesh.hardware.emulation import emulating
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,11 @@ VARIABLES = (
     Variable("HF_HUB_CACHE", "read", "The same, named directly."),
     Variable("HF_TOKEN", "read", "Access to gated hf:// sources.", secret=True),
     Variable("HF_HUB_OFFLINE", "both", "1: hf:// sources come from the cache only; set in serving workers, whose model is a local folder."),
-    Variable("CROSSMESH_EMULATE", "read", "1: training workers of TPUs and GPUs compute on CPU devices instead; for tests of clusters."),
+    Variable(
+        "CROSSMESH_EMULATE",
+        "read",
+        "1: workers of TPUs and GPUs compute on CPU devices, for tests of clusters; their runs are marked so.",
+    ),
     # Set in the driver when MLflow is opened, unless the user did (`track/client.py`).
     Variable("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "both", "3: with MLflow's own 7, a refused connection blocks for four minutes."),
     Variable("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "both", "1 s: doubles from one retry to the next."),
@@ -240,11 +245,6 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def emulated() -> bool:
-    """Whether TPUs and GPUs are stood in for by CPU devices (`CROSSMESH_EMULATE=1`)."""
-    return os.environ.get("CROSSMESH_EMULATE") == "1"
-
-
 def environment(kind: str, device: Device | None = None, *, workers_per_node: int = 1, devices_per_worker: int = 1) -> WorkerEnvironment:
     """Return the environment of workers of `kind` (a key of the registry).
 
@@ -270,7 +270,7 @@ def environment(kind: str, device: Device | None = None, *, workers_per_node: in
     entry = _REGISTRY[kind]
     device_type = _device_type(kind, entry, device)
     variables = {"PYTHONPATH": _python_path(), **_EVERY_WORKER}
-    if emulated() and kind.startswith("train/") and device_type is not Cpu:
+    if emulating() and kind.startswith("train/") and device_type is not Cpu:
         variables["CROSSMESH_EMULATE"] = "1"
         device_type = Cpu
     variables |= _users_first(entry.variables.get(device_type, {}))

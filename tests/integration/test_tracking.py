@@ -180,3 +180,16 @@ def test_a_server_that_is_away_is_one_error_within_seconds(tmp_path):
     )
     assert "word" not in result["message"]
     assert result["seconds"] < 40
+
+
+def test_every_reader_of_runs_reads_page_after_page(tmp_path, monkeypatch):
+    monkeypatch.setattr("crossmesh.track.tracker._PAGE", 2)
+    tracker = Tracker(TrackingSpec(), StorageSpec(str(tmp_path)))
+    parent = tracker.start("sweep", "sweep")
+    made = {tracker.start("torch", "train", parent=parent, params={"hardware": {"name": name}}) for name in ("cpu", "a", "a", "b", "cpu")}
+    for run in made:
+        tracker.finish(run)
+    assert {run.run_id for run in tracker.children(parent)} == made
+    assert {run.run_id for run in tracker.recent("train")} == made
+    assert len(tracker.recent("train", where="params.`hardware.name` != 'cpu'")) == 3
+    assert {run.run_id for run in tracker.matching("")} == {*made, parent}

@@ -73,6 +73,8 @@ def model_card(exported: Exported, run: TrackedRun | None, licence: Licence, pro
         f"Rank {exported.rank}, alpha {exported.alpha:g}, {exported.modules} modules. Made by crossmesh.",
         f"The licence of the base holds: {licence.name}.",
     ]
+    if run and run.emulated:
+        lines.append("Trained on emulated devices: times and rates say nothing of the hardware that is named.")
     for title, values in sections.items():
         if values or "Proof" in title:
             lines += [f"## {title}", *_table(values)]

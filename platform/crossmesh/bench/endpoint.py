@@ -8,6 +8,7 @@ import re
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +56,12 @@ def fingerprint_of(target: Target) -> dict[str, Any] | None:
     except ValueError:
         return None
     return said if isinstance(said, dict) else None
+
+
+def is_emulated(server: Mapping[str, Any]) -> bool:
+    """Whether a server, by its fingerprint or by what described it before it ran, computes on CPU devices under another name."""
+    hardware = server.get("hardware")
+    return bool(server.get("emulated") or (isinstance(hardware, Mapping) and hardware.get("emulated")))
 
 
 def reset_cache(target: Target) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group
 
 from crossmesh.bench.cells import Cell, cells_of
-from crossmesh.bench.endpoint import fingerprint_of
+from crossmesh.bench.endpoint import fingerprint_of, is_emulated
 from crossmesh.bench.load import LoadGenerator, Progress, Target
 from crossmesh.bench.results import Outcomes, as_json, metrics_of, render, write_files
 from crossmesh.bench.runner import Bench, CellResult, Found
@@ -151,7 +151,8 @@ def _said_of(spec: ExperimentSpec, cells: tuple[CellResult, ...]) -> list[str]:
 
 def _kept(spec: ExperimentSpec, tracker: Tracker, outcomes: Outcomes, identity: str, folder: Path, parent: str | None) -> Done:
     """Write the files and track them, unless a finished run has this very result."""
-    values = as_json(outcomes, {"benchmark": identity, "hardware": spec.hardware.name, "folder": str(folder)})
+    emulation = {"emulated": True} if is_emulated(outcomes.server) else {}
+    values = as_json(outcomes, {"benchmark": identity, "hardware": spec.hardware.name, **emulation, "folder": str(folder)})
     result = folder / "result"
     write_files(outcomes, values, result)
     lineage = _lineage(outcomes.server, spec.bench.model)
@@ -176,7 +177,7 @@ def track(
         if parent:
             tracker.adopt(found.run_id, parent)
         return found.run_id
-    run_id = tracker.start(spec.name, kind, parent=parent, identity=identity, tags=tags, params=spec)
+    run_id = tracker.start(spec.name, kind, parent=parent, identity=identity, tags=tags, params=spec, emulated=bool(values.get("emulated")))
     status = "FAILED"
     try:
         tracker.provenance(run_id, gather_provenance())

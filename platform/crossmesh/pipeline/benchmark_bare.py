@@ -114,6 +114,7 @@ def _kept(spec: ExperimentSpec, tracker: Tracker, identity: str, results: list[d
     values = {
         "benchmark": identity,
         "against": spec.bench.against,
+        **({"emulated": True} if spec.hardware.emulated else {}),
         "overhead": overhead_json(found),
         "gate": asdict(gate),
         "cells": [{"server": name, **cell_json(result)} for one in results for name, result in one.items()],

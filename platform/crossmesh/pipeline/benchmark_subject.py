@@ -58,6 +58,7 @@ class OwnServer:
             "weights": self.base.weights_digest,
             "adapters": adapters,
             "hardware": self.spec.hardware.name,
+            **({"emulated": True} if self.settings.stand_in else {}),
             **engine_record(self.settings),
         }
 
@@ -120,8 +121,10 @@ def terms_of(spec: ExperimentSpec, longest: int) -> tuple[Terms, list[str]]:
         notes.append("The model's architecture is not known here: physical bounds were not checked.")
     else:
         engines = _engines(spec)
-    price = spec.hardware.slice.price(spec.plan.price, spec.plan.region)
-    if price is None:
+    price = spec.hardware.price(spec.plan.price, spec.plan.region)
+    if spec.hardware.emulated:
+        notes.append(f"hardware={spec.hardware.name} is emulated on CPU devices: no cost per token, and its rates are not the hardware's.")
+    elif price is None:
         notes.append(f"hardware={spec.hardware.name} has no {spec.plan.price} price in the catalogue: no cost per token.")
     elif warning := price.warning(datetime.now(UTC).date(), spec.plan.price_max_age_days):
         notes.append(warning)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from crossmesh.bench.endpoint import fingerprint_of, server_at
+from crossmesh.bench.endpoint import fingerprint_of, is_emulated, server_at
 from crossmesh.bench.load import Target
 from crossmesh.console import Console
 from crossmesh.evaluate.harness import JudgedTask, evaluate_endpoint, open_task
@@ -122,7 +122,9 @@ class Examiner:
             origin: the server whose answers count.
         """
         folder = self._folder(name, identity)
-        run_id = self._tracker.start(f"evaluate {name}", "evaluate", parent=self._parent, params=self._spec.eval, tags=tags)
+        run_id = self._tracker.start(
+            f"evaluate {name}", "evaluate", parent=self._parent, params=self._spec.eval, tags=tags, emulated=is_emulated(engine)
+        )
         self._tracker.provenance(run_id, gather_provenance())
         status = "FAILED"
         try:

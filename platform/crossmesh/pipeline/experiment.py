@@ -12,12 +12,12 @@ from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text, write_json
 from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, check_evaluation, evaluate_models
-from crossmesh.plan.gate import gate_serving, gate_training
+from crossmesh.plan.gate import announced, gate_serving, gate_training
 from crossmesh.plan.planner import own_planner
 from crossmesh.report.comparing import where_given
 from crossmesh.report.prices import rent
 from crossmesh.report.stored import repeats_of
-from crossmesh.report.variants import Results, RunRecord, TrainingSummary, Variant, answers_of, scores_of
+from crossmesh.report.variants import EMULATED_RENT, Results, RunRecord, TrainingSummary, Variant, answers_of, scores_of
 from crossmesh.report.write import Report, make_report
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.repeat import Repeats
@@ -53,7 +53,7 @@ def check_experiment(spec: ExperimentSpec, backends: tuple[str, ...], tracker: T
     for backend, own in _on_each(spec, backends).items():
         check_trainable(own)
         if planned := gate_training(own, planner):
-            console.say(f"{backend}: {planned.text}")
+            console.say(f"{backend}: {announced(own, planned)}")
     gate_serving(spec, planner)
 
 
@@ -128,7 +128,7 @@ def _parent_run(spec: ExperimentSpec, tracker: Tracker, identity: str) -> str:
     file = spec.storage.path / "experiments" / f"{identity[:16]}.json"
     if kept := tracker.resume_kept(file):
         return kept
-    run_id = tracker.start(spec.name, "experiment", identity=identity, params=spec)
+    run_id = tracker.start(spec.name, "experiment", identity=identity, params=spec, emulated=spec.hardware.emulated)
     tracker.provenance(run_id, gather_provenance())
     tracker.artifact_json(run_id, "records/spec.json", asdict(spec))
     write_json(file, {"run_id": run_id})
@@ -140,6 +140,7 @@ def _variants(spec: ExperimentSpec, trials: dict[str, Trial], evaluations: dict[
     examined = RunRecord(BASE, evaluation=base.record)
     found = [Variant(BASE, None, examined, scores_of(base.result), run_id=base.run_id, answers=answers_of(base.result))]
     price = rent(spec.hardware.name, spec.plan.price, spec.plan.region, spec.hardware.catalogue, spec.mesh.dcn)
+    price = EMULATED_RENT if spec.hardware.emulated else price
     for backend, trial in trials.items():
         own, result = evaluations[backend], trial.result
         record = RunRecord(backend, trial.prepared.science.contents, trial.prepared.system.contents, trial.provenance, own.record)

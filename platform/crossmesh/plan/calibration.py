@@ -1,10 +1,11 @@
-"""What own runs measured against what the model says of the same steps: a factor for every kind of chip and backend.
+"""What own runs measured against what the model says of the same steps: a factor from runs that are near what is planned.
 
-Only finished runs of this tracking experiment count, each with the rows that it really had. The factor is a median over runs that may
-differ in everything else, so their range is shown beside it.
+Near: the same kind of chip, backend, precision and kind of work, and a model of up to twice or half the size. Three such runs are the
+least; a run on emulated devices measured no chip, and a ratio that no error of the model explains is left out. What the factor rests on is
+part of it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import ceil
@@ -16,63 +17,127 @@ from crossmesh.plan.lengths import filling
 from crossmesh.plan.point import Point, training_point
 from crossmesh.spec.compose import restore_spec
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.tracker import TrackedRun, Tracker
 
-_SEARCHED, _READ = 200, 8
-"""Newest training runs looked through, and of these the newest that are read for each slice and backend."""
+FEWEST = 3
+"""Runs that a factor needs: a single one may have measured a busy machine."""
+NEAR = 2.0
+"""Most that the parameters of a measured model are a multiple, or a part, of the planned one's."""
+PLAUSIBLE = (0.5, 4.0)
+"""Measured over modelled seconds outside of these are no error of a roofline: something else was measured."""
+_READ = 8
+"""Newest runs that are read of each slice, backend, model and kind of work."""
 _RATE, _TOKENS, _EFFICIENCY = "train/tokens_per_s_steady", "train/tokens", "train/packing_efficiency"
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """Measured over modelled seconds of a step."""
+class Work:
+    """What runs must have in common for one to say something of another's time."""
 
     chip: str
     backend: str
-    factor: float
-    """The median."""
-    low: float
-    high: float
-    runs: int
+    trained: str
+    """`lora` or `full`."""
+    dtype: str
+    quantization: str
 
     @property
     def text(self) -> str:
         """For a person."""
-        spread = f", {self.low:.2f} to {self.high:.2f}" if self.runs > 1 else ""
-        runs = "1 own run" if self.runs == 1 else f"{self.runs} own runs"
-        return f"Step times on {self.chip} with {self.backend} are the model's times {self.factor:.2f}, as {runs} measured{spread}."
+        quantized = "" if self.quantization == "none" else f" over {self.quantization}"
+        trained = "LoRA" if self.trained == "lora" else "full fine-tuning"
+        return f"{trained}{quantized} in {self.dtype} on {self.chip} with {self.backend}"
 
 
-Calibrations = Mapping[tuple[str, str], Calibration]
-"""By chip and backend."""
+@dataclass(frozen=True)
+class Measured:
+    """One run."""
+
+    run_id: str
+    work: Work
+    parameters: int
+    """Of its model."""
+    ratio: float
+    """Measured over modelled seconds of a step."""
 
 
-def calibrations(measured: Iterable[tuple[str, str, float]]) -> Calibrations:
-    """Sum up (chip, backend, measured over modelled seconds) of single runs."""
-    ratios: dict[tuple[str, str], list[float]] = {}
-    for chip, backend, ratio in measured:
-        ratios.setdefault((chip, backend), []).append(ratio)
-    return {key: Calibration(*key, median(found), min(found), max(found), len(found)) for key, found in ratios.items()}
+@dataclass(frozen=True)
+class Calibration:
+    """Measured over modelled seconds of a step, and what that rests on."""
+
+    work: Work
+    factor: float
+    """The median."""
+    low: float
+    high: float
+    runs: tuple[str, ...]
+    """MLflow runs, newest first."""
+    smallest: int
+    """Parameters of the smallest model among them."""
+    largest: int
+    left_out: int = 0
+    """Near runs with a ratio that is not plausible."""
+
+    @property
+    def text(self) -> str:
+        """For a person."""
+        sizes = _size(self.smallest) if self.smallest == self.largest else f"{_size(self.smallest)} to {_size(self.largest)}"
+        ids = ", ".join(run[:8] for run in self.runs[:_READ])
+        more = f" and {len(self.runs) - _READ} more" if len(self.runs) > _READ else ""
+        out = f"; {self.left_out} left out, outside {PLAUSIBLE[0]:g} to {PLAUSIBLE[1]:g}" if self.left_out else ""
+        return (
+            f"Calibrated: step times of {self.work.text} are the model's times {self.factor:.2f}, the median of {len(self.runs)} own runs "
+            f"({self.low:.2f} to {self.high:.2f}; models of {sizes} parameters; runs {ids}{more}{out}). plan.calibrate=false leaves it out."
+        )
 
 
-def own_calibrations(tracker: Tracker) -> Calibrations:
-    """Those of the finished training runs that `tracker` has. Raises `TrackingError` when the store cannot be reached."""
-    return calibrations(_measured(tracker))
+def _size(parameters: int) -> str:
+    return f"{parameters / 1e9:.3g}B" if parameters >= 1e9 else f"{parameters / 1e6:.3g}M"
 
 
-def _measured(tracker: Tracker) -> Iterator[tuple[str, str, float]]:
-    read: dict[tuple[str, str], int] = {}
-    for run in tracker.recent("train", _SEARCHED):
-        slice_, complete = run.params.get("hardware.name", "cpu"), {_RATE, _TOKENS, _EFFICIENCY} <= run.metrics.keys()
-        key = (slice_, run.name)
-        if slice_ == "cpu" or not complete or read.get(key, 0) == _READ:
+def work_of(point: Point) -> Work:
+    """The kind of work that `point` is."""
+    return Work(point.chip.name, point.backend, "full" if point.model.full else "lora", point.spec.dtype, point.spec.quantization)
+
+
+def calibration_of(point: Point, measured: Sequence[Measured]) -> Calibration | None:
+    """The calibration of `point` by the runs near it; None where they are too few."""
+    work, size = work_of(point), point.model.parameters
+    near = [one for one in measured if one.work == work and size / NEAR <= one.parameters <= size * NEAR]
+    sound = [one for one in near if PLAUSIBLE[0] <= one.ratio <= PLAUSIBLE[1]]
+    if len(sound) < FEWEST:
+        return None
+    ratios, sizes = [one.ratio for one in sound], [one.parameters for one in sound]
+    runs = tuple(one.run_id for one in sound)
+    return Calibration(work, median(ratios), min(ratios), max(ratios), runs, min(sizes), max(sizes), len(near) - len(sound))
+
+
+def own_measurements(tracker: Tracker) -> tuple[Measured, ...]:
+    """What the finished training runs of `tracker` measured, newest first. Raises `TrackingError` when the store cannot be reached."""
+    return tuple(_measurements(tracker))
+
+
+def _measurements(tracker: Tracker) -> Iterator[Measured]:
+    read: dict[tuple[str, ...], int] = {}
+    for run in tracker.recent("train", where="params.`hardware.name` != 'cpu'"):
+        complete = {_RATE, _TOKENS, _EFFICIENCY} <= run.metrics.keys()
+        key = _alike(run)
+        if run.emulated or run.params.get("hardware.name", "cpu") == "cpu" or not complete or read.get(key, 0) == _READ:
             continue
-        read[key] = read.get(key, 0) + 1
         with suppress(CrossmeshError):  # A run of an older version, of a removed model, or whose files are gone, measures nothing for us.
+            if tracker.read_json(run.run_id, "records/system.json").get("emulated"):
+                continue
             spec = restore_spec(tracker.read_json(run.run_id, "records/spec.json"))
             point = as_it_ran(training_point(spec), spec, run.metrics)
             seconds = point.filling.tokens / run.metrics[_RATE]
-            yield point.chip.name, point.backend, seconds / modelled(point).step_s
+            read[key] = read.get(key, 0) + 1
+            yield Measured(run.run_id, work_of(point), point.model.parameters, seconds / modelled(point).step_s)
+
+
+def _alike(run: TrackedRun) -> tuple[str, ...]:
+    """What of a run's parameters tells how it counts; of many runs with the same, the newest are enough."""
+    names = ("hardware.name", "model.weights", "model.dtype", "model.quantization")
+    return (run.name, str(run.params.get("lora.rank") == "0"), *(run.params.get(name, "") for name in names))
 
 
 def as_it_ran(point: Point, spec: ExperimentSpec, metrics: Mapping[str, float]) -> Point:

@@ -29,6 +29,13 @@ def gate_training(spec: ExperimentSpec, planner: Planner) -> Forecast | None:
     return gate_point(spec, training_point(spec, architecture), planner) if architecture else None
 
 
+def announced(spec: ExperimentSpec, planned: Forecast) -> str:
+    """What a job says of its plan before it starts."""
+    if spec.hardware.emulated:
+        return f"{spec.hardware.name} is emulated on CPU devices: this run has no price, and its speed says nothing of that hardware."
+    return planned.text
+
+
 def gate_point(spec: ExperimentSpec, point: Point, planner: Planner) -> Forecast | None:
     """The same for the `point` that `spec` comes to."""
     broken = broken_rules(point)

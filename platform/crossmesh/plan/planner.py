@@ -1,12 +1,12 @@
 """Plans runs with everything that is known on this machine beside their specs: kept answers of compilers, and what own runs measured."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 from crossmesh.console import Console
 from crossmesh.errors import CrossmeshError
-from crossmesh.plan.calibration import Calibrations, own_calibrations
+from crossmesh.plan.calibration import Measured, calibration_of, own_measurements
 from crossmesh.plan.compiled import TpuCompiler
 from crossmesh.plan.compilers import Compiler, worth_compiling
 from crossmesh.plan.exact import broken_rules
@@ -27,7 +27,8 @@ class Planner:
     plan: PlanSpec
     today: date
     compilers: tuple[Compiler, ...] = ()
-    calibrations: Calibrations = field(default_factory=dict)
+    measured: Sequence[Measured] = ()
+    """What own runs measured."""
 
     def planned(self, point: Point) -> Forecast:
         """The forecast of `point`, with the kept answer of its compiler where there is one and `plan.compile` allows it."""
@@ -37,7 +38,7 @@ class Planner:
 
     def answered(self, point: Point, compiled: Compiled | None) -> Forecast:
         """The forecast of `point` with this answer of its compiler."""
-        return forecast(point, self.plan, self.today, compiled, self.calibrations.get((point.chip.name, point.backend)))
+        return forecast(point, self.plan, self.today, compiled, calibration_of(point, self.measured))
 
     def compiled(self, forecasts: Sequence[Forecast], say: Callable[[str], None]) -> Iterator[tuple[int, Forecast]]:
         """Have those points compiled or traced that are worth it, and yield each anew with its place in `forecasts`, as it is done.
@@ -71,5 +72,5 @@ def own_planner(spec: ExperimentSpec, tracker: Tracker | None = None) -> Planner
     cache, console = spec.storage.path / "cache", Console()
     store = Store(cache / "plan", spec.plan.answers)
     compilers = (TpuCompiler(store, console), GpuTrace(store, console, cache))
-    calibrations = own_calibrations(tracker) if tracker and spec.plan.calibrate else {}
-    return Planner(spec.plan, datetime.now(UTC).date(), compilers, calibrations)
+    measured = own_measurements(tracker) if tracker and spec.plan.calibrate else ()
+    return Planner(spec.plan, datetime.now(UTC).date(), compilers, measured)

@@ -170,7 +170,7 @@ def _name_rows(axis: Any, names: Sequence[str], width: int) -> None:
 
 def speed_chart(results: Results, width: int) -> str:
     """Draw real training tokens a second and the wall clock of training, one bar a trained variant."""
-    trained = [(variant, variant.training) for variant in results.trained if variant.training is not None]
+    trained = [(variant, variant.training) for variant in results.timed if variant.training is not None]
     panels = (
         ("speed, real tokens per second", [training.tokens_per_s for _, training in trained]),
         ("time of all steps, seconds", [training.seconds for _, training in trained]),

@@ -23,6 +23,9 @@ EFFECTS = {
     "provenance": "confounder: may explain a difference in speed",
 }
 """What a difference in a scope means."""
+EMULATED = "emulated"
+"""Key of the system record and of a server's: CPU devices under the name of other hardware. No choice that is compared."""
+_EMULATION = "emulated beside real hardware: rules out speed, cost and serving"
 _CONFOUNDER_OF_SERVING = "confounder: may explain a difference in serving"
 _CONFOUNDING = ("dtype", "version", "digest", "weights", "libraries", "template")
 """A key of a server's record with one of these in its last part is no choice that was compared, but something else that differs."""
@@ -50,8 +53,15 @@ class Difference:
         return self.scope == "provenance" or (self.scope == "server" and any(word in self.key.lower() for word in _CONFOUNDING))
 
     @property
+    def emulation(self) -> bool:
+        """Whether it tells emulated hardware from real."""
+        return self.scope in ("system", "server") and self.key.rpartition(".")[2] == EMULATED
+
+    @property
     def effect(self) -> str:
         """What the difference means for the comparison."""
+        if self.emulation:
+            return _EMULATION
         return _CONFOUNDER_OF_SERVING if self.scope == "server" and self.confounds else EFFECTS[self.scope]
 
     @property
@@ -108,7 +118,7 @@ class Comparison:
     @property
     def speed(self) -> bool:
         """Whether nothing forbids to compare times, rates and costs, apart from the confounders."""
-        return not self.of("science")
+        return not self.of("science") and not any(one.emulation for one in self.of("system"))
 
     @property
     def comparable(self) -> bool:
@@ -118,7 +128,7 @@ class Comparison:
     @property
     def blocking(self) -> tuple[Difference, ...]:
         """Differences that forbid a comparison."""
-        return self.of("science", "evaluation", "workload")
+        return (*self.of("science", "evaluation", "workload"), *(one for one in self.of("system", "server") if one.emulation))
 
     @property
     def confounders(self) -> tuple[Difference, ...]:
@@ -128,7 +138,7 @@ class Comparison:
     @property
     def subject(self) -> tuple[Difference, ...]:
         """Differences of training runs that are what the comparison is about."""
-        return self.of("system")
+        return tuple(one for one in self.of("system") if not one.emulation)
 
     def of(self, *scopes: str) -> tuple[Difference, ...]:
         """Return the differences of some scopes."""
@@ -142,6 +152,8 @@ def compare(variants: Sequence[Variant]) -> Comparison:
     difference.
     """
     found = {scope: differences_in(scope, variants) for scope in EFFECTS}
+    found["system"] = _with_emulation("system", found["system"], {one.name: one.emulated for one in variants if one.training})
+    found["server"] = _with_emulation("server", found["server"], {one.name: one.serving_emulated for one in variants if one.serving})
     differences = tuple(one for several in found.values() for one in several)
     by_science = _classes(variants, "science")
     return Comparison(
@@ -157,14 +169,17 @@ def compare(variants: Sequence[Variant]) -> Comparison:
 def _gate(aspect: str, variants: Sequence[Variant], found: Mapping[str, tuple[Difference, ...]]) -> Gate:
     if aspect == "serving":
         members = [one for one in variants if one.serving]
-        classes, blocking = _classes(members, "workload"), found["workload"]
+        classes = _real_apart(_classes(members, "workload"), {one.name for one in members if one.serving_emulated})
+        blocking = (*found["workload"], *(one for one in found["server"] if one.emulation))
         confounders = tuple(one for one in found["server"] if one.confounds)
     elif aspect == "quality":
         members = [one for one in variants if one.training or one.scores]
         classes, blocking, confounders = quality_classes(variants), (*found["science"], *found["evaluation"]), ()
     else:
         members = [one for one in variants if one.training and (aspect == "speed" or one.usd is not None)]
-        classes, blocking, confounders = _classes(members, "science"), found["science"], found["provenance"]
+        classes = _real_apart(_classes(members, "science"), {one.name for one in members if one.emulated})
+        blocking = (*found["science"], *(one for one in found["system"] if one.emulation))
+        confounders = found["provenance"]
         if aspect == "cost":
             confounders = (*confounders, *_prices(members))
     together = tuple(names for names in classes if len(names) > 1)
@@ -202,6 +217,20 @@ def _classes(variants: Sequence[Variant], scope: str) -> tuple[tuple[str, ...], 
         if fingerprint := one.record.fingerprint(scope):
             found.setdefault(fingerprint, []).append(one.name)
     return tuple(sorted((tuple(names) for names in found.values()), key=lambda names: -len(names)))
+
+
+def _with_emulation(scope: str, found: tuple[Difference, ...], emulated: Mapping[str, bool]) -> tuple[Difference, ...]:
+    """The differences of a scope, with one that says who is emulated where not all are: by any of their records, not by this one alone."""
+    rest = tuple(one for one in found if not one.emulation)
+    if len(set(emulated.values())) < 2:
+        return rest
+    return (Difference(scope, EMULATED, {name: plain_words(value) for name, value in emulated.items()}), *rest)
+
+
+def _real_apart(classes: tuple[tuple[str, ...], ...], emulated: set[str]) -> tuple[tuple[str, ...], ...]:
+    """The same classes with emulated members in classes of their own."""
+    parts = [tuple(name for name in names if (name in emulated) == apart) for names in classes for apart in (False, True)]
+    return tuple(sorted((part for part in parts if part), key=lambda names: -len(names)))
 
 
 def _prices(variants: Sequence[Variant]) -> tuple[Difference, ...]:

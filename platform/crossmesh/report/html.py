@@ -116,7 +116,9 @@ def _figures(results: Results, comparison: Comparison) -> Iterator[_Figure]:
         yield _Figure("Problems solved", caption, partial(score_chart, results))
     if results.trained and len(results.trained) <= _FEW:
         rates = ", ".join(
-            f"{v.name} {v.training.tokens_per_s:,.0f} tokens/s in {v.training.seconds:,.0f} s" for v in results.trained if v.training
+            f"{v.name} {v.training.tokens_per_s:,.0f} tokens/s in {v.training.seconds:,.0f} s{' (emulated)' if v.emulated else ''}"
+            for v in results.timed
+            if v.training
         )
         caption = f"Real tokens, padding not counted: {rates}. One run each."
         yield _Figure("Training speed", caption, partial(speed_chart, results))

@@ -11,6 +11,11 @@ from crossmesh.report.variants import Results, TrainingSummary, Variant
 
 PLANNED_SPEED, PLANNED_MEMORY = "planned_tokens_per_s", "planned_hbm_gib"
 """Keys of `Variant.planned`, and of their quantities."""
+EMULATED = "emulated on CPU devices"
+"""What stands where a time or a rate of an emulated run would say nothing."""
+_OF_THE_HARDWARE = ("mfu", "energy_wh")
+_COUNTS = ("tokens", "loss_tokens", "adapter_mib")
+"""Measures that are no time and no rate."""
 
 
 def _whole(value: float) -> str:
@@ -172,19 +177,31 @@ MEASURES = (
 
 
 def training_quantities(results: Results) -> Iterator[Quantity]:
-    """Every measure as a quantity of all variants."""
+    """Every measure as a quantity of all variants. Times and rates of emulated runs stand only where there are no real ones."""
+    timed = {v.name for v in results.timed}
     for measure in MEASURES:
-        found = {v.name: measure.of(v, v.training) for v in results.variants if v.training is not None}
+        found = {v.name: measure.of(v, v.training) for v in results.variants if v.training is not None and _says(measure, v, timed)}
         estimates = {name: estimate for name, estimate in found.items() if estimate is not None}
         if not measure.optional or estimates:
-            cells = {v.name: _cell(measure, found.get(v.name), v) for v in results.variants}
+            cells = {v.name: _cell(measure, found.get(v.name), v, timed) for v in results.variants}
             quality = (measure.label, measure.unit, measure.how, measure.better, measure.aspect)
             yield Quantity(measure.key, TRAINING, *quality, cells, estimates)
 
 
-def _cell(measure: Measure, found: Estimate | None, variant: Variant) -> Cell:
+def _says(measure: Measure, variant: Variant, timed: set[str]) -> bool:
+    """Whether what `variant` measured says anything. An emulated run has no utilization and no energy of the hardware that it names."""
+    if not variant.emulated or measure.aspect != "speed" or measure.key in _COUNTS:
+        return True
+    return variant.name in timed and measure.key not in _OF_THE_HARDWARE
+
+
+def _cell(measure: Measure, found: Estimate | None, variant: Variant, timed: set[str]) -> Cell:
+    if found is None and variant.training is not None and not _says(measure, variant, timed):
+        return missing(EMULATED)
     if found is None:
         return missing(measure.why if variant.training is not None else NOT_TRAINED)
     source = variant.planned[measure.key][1] if measure.key in variant.planned else measure.source
     interval = f"{measure.form(found.interval[0])} to {measure.form(found.interval[1])}" if found.interval else ""
+    if variant.emulated and measure.aspect == "speed" and measure.key not in _COUNTS:
+        interval = "; ".join(words for words in (interval, "emulated") if words)
     return Cell(measure.form(found.value), interval, source, found.value)

@@ -71,7 +71,8 @@ def _source(one: PlanRecord) -> str:
     """Of the memory and of the step's time, once where they are the same; with the factor that own runs put on the time."""
     if one.hbm_source is None or one.step_source is None:
         return ""
-    factor = f" x {one.calibration['factor']:.2f}" if one.calibration and one.step_source == MODELLED else ""
+    own = one.calibration if one.step_source == MODELLED else None
+    factor = f" x {own['factor']:.2f} ({len(own['runs'])} runs)" if own else ""
     return one.hbm_source if one.hbm_source == one.step_source and not factor else f"{one.hbm_source} / {one.step_source}{factor}"
 
 

@@ -10,8 +10,6 @@ TRAIN, EVALUATE, BENCHMARK = "train", "evaluate", "benchmark"
 KINDS = (TRAIN, EVALUATE, BENCHMARK)
 _REJECTED, _PARENT = "crossmesh.rejected_because", "mlflow.parentRunId"
 _FULL_ID = 32
-_MOST = 5_000
-"""Newest runs of an experiment that are looked through."""
 _NAMED = 8
 
 
@@ -74,7 +72,7 @@ def sweep_runs(tracker: Tracker, prefix: str) -> Selection:
 
 def experiment_runs(tracker: Tracker, name: str) -> Selection:
     """All finished trainings of the experiment `name`, and what measured them."""
-    runs = _ordered([run for kind in KINDS for run in tracker.recent(kind, _MOST) if run.params.get("name") == name])
+    runs = _ordered([run for kind in KINDS for run in tracker.recent(kind) if run.params.get("name") == name])
     if not runs:
         raise InputError(
             f"No finished run at {tracker.uri} is of the experiment {name!r}. Give runs=[a,b], sweep=ID, or experiment=FILE of an "

@@ -18,14 +18,12 @@ from crossmesh.report.lineage import link
 from crossmesh.report.measures import PLANNED_MEMORY, PLANNED_SPEED
 from crossmesh.report.prices import rent
 from crossmesh.report.selection import BENCHMARK, EVALUATE, TRAIN, kind_of
-from crossmesh.report.variants import Rent, Repeat, RunRecord, ServingCell, TrainingSummary, Variant, answers_of, scores_of
 from crossmesh.track.repeats import RATE, TAG_ROUND, TAG_STEPS, load_of, repeats_by_run
+from crossmesh.report.variants import EMULATED_RENT, Rent, Repeat, RunRecord, ServingCell, TrainingSummary, Variant, answers_of, scores_of
 from crossmesh.track.tracker import TAG_HBM_SOURCE, TAG_PROVENANCE, TAG_SCIENCE, TAG_STEP_SOURCE, TAG_SYSTEM, TrackedRun, Tracker
 
 _TOTALS = ("train/final_loss", "train/tokens_per_s_steady", "train/seconds", "train/tokens", "train/loss_tokens")
 _POWER = re.compile(r"^system/(?:.+/)?gpu_\d+_power_usage_watts$")
-_CANDIDATES = 1_000
-"""Newest evaluations, and benchmarks, among which those of the trainings are looked for."""
 _GIB = 1 << 30
 
 
@@ -43,7 +41,7 @@ def stored_variants(tracker: Tracker, runs: Sequence[TrackedRun], catalogue: str
     repeats = repeats_by_run(tracker)
     trainings = [run for run in runs if kind_of(run) == TRAIN]
     given = [run for run in runs if kind_of(run) != TRAIN]
-    found = link(trainings, given, [run for kind in (EVALUATE, BENCHMARK) for run in tracker.recent(kind, _CANDIDATES)], reader.examined)
+    found = link(trainings, given, [run for kind in (EVALUATE, BENCHMARK) for run in tracker.recent(kind)], reader.examined)
     trained = [reader.with_measured(reader.trained(run), found.of(run)) for run in trainings]
     trained = [replace(one, repeats=repeats_of(repeats.get(str(one.run_id), ()))) for one in trained]
     named = [_renamed(one, name) for one, name in zip(trained, labels(trained), strict=True)]
@@ -95,9 +93,10 @@ class _Reader:
             record=record,
             training=self._training(run),
             run_id=run.run_id,
-            rent=self._rent(run),
+            rent=EMULATED_RENT if run.emulated or (record.system or {}).get("emulated") else self._rent(run),
             planned=_planned(run),
             load=load_of(run.metrics),
+            marked_emulated=run.emulated,
         )
 
     def with_measured(self, variant: Variant, runs: Sequence[TrackedRun]) -> Variant:
@@ -162,7 +161,10 @@ class _Reader:
         values = self._tracker.read_json(run.run_id, "benchmark/benchmark.json")
         server = {**values["server"], "hardware_slice": values.get("hardware", "")}
         record = replace(variant.record, workload=_workload(run), server=server)
-        return replace(variant, record=record, serving=tuple(_cell(one) for one in values["cells"]), serving_rent=self._rent(run))
+        emulated = run.emulated or bool(values.get("emulated"))
+        rented = EMULATED_RENT if emulated else self._rent(run)
+        cells = tuple(_cell(one) for one in values["cells"])
+        return replace(variant, record=record, serving=cells, serving_rent=rented, serving_emulated=emulated)
 
 
 def _planned(run: TrackedRun) -> dict[str, tuple[float, str]]:

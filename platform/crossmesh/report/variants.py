@@ -123,6 +123,9 @@ class Rent:
     why: str = ""
 
 
+EMULATED_RENT = Rent(None, why="emulated on CPU devices: no price")
+
+
 @dataclass(frozen=True)
 class Repeat:
     """The first steps of a training, taken once more beside those of the trainings that it is compared with."""
@@ -166,6 +169,15 @@ class Variant:
     """Of its first steps."""
     load: tuple[str, ...] = ()
     """What else kept the machine busy while it was trained."""
+    marked_emulated: bool = False
+    """Whether the run's tags or parameters say that it computed on CPU devices under the name of other hardware."""
+    serving_emulated: bool = False
+    """The same of what served it."""
+
+    @property
+    def emulated(self) -> bool:
+        """Whether its training was emulated, by any of its records."""
+        return self.marked_emulated or bool((self.record.system or {}).get("emulated"))
 
     @property
     def rows(self) -> int | None:
@@ -217,6 +229,12 @@ class Results:
     def trained(self) -> tuple[Variant, ...]:
         """Variants that were trained here."""
         return tuple(variant for variant in self.variants if variant.training is not None)
+
+    @property
+    def timed(self) -> tuple[Variant, ...]:
+        """Trained variants whose times may be shown: an emulated one's say nothing beside a real one's."""
+        real = tuple(variant for variant in self.trained if not variant.emulated)
+        return real or self.trained
 
     @property
     def splits(self) -> tuple[str, ...]:

@@ -85,7 +85,7 @@ class Report:
             "matters": asdict(results.matters),
             "break_even": list(self.found.break_evens),
             "quantities": [_quantity_json(one) for one in self.found.quantities],
-            "variants": {variant.name: _variant_json(variant) for variant in results.variants},
+            "variants": {variant.name: _variant_json(variant, timed=variant in results.timed) for variant in results.variants},
             "notes": list(results.notes),
             "units": dict(UNITS),
             "source": MEASURED,
@@ -112,7 +112,7 @@ def _quantity_json(one: Quantity) -> dict[str, Any]:
     return {"key": one.key, "section": one.section, "label": one.label, "unit": one.unit, "better": one.better, "cells": cells}
 
 
-def _variant_json(variant: Variant) -> dict[str, Any]:
+def _variant_json(variant: Variant, *, timed: bool) -> dict[str, Any]:
     score, training = variant.score(PRIMARY_SPLIT), variant.training
     return {
         "backend": variant.backend,
@@ -122,8 +122,9 @@ def _variant_json(variant: Variant) -> dict[str, Any]:
         "splits": _splits_json(variant.scores),
         "final_loss": finite(training.final_loss) if training else None,
         "losses": [[step, finite(loss)] for step, loss in training.losses] if training else None,
-        "tokens_per_s": finite(training.tokens_per_s) if training else None,
-        "seconds": finite(training.seconds) if training else None,
+        **({"emulated": True} if variant.emulated or variant.serving_emulated else {}),
+        "tokens_per_s": finite(training.tokens_per_s) if training and timed else None,
+        "seconds": finite(training.seconds) if training and timed else None,
         "tokens": training.tokens if training else None,
         "loss_tokens": training.loss_tokens if training else None,
         "adapter_bytes": variant.adapter_bytes,

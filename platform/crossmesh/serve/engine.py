@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from crossmesh.environments import emulated
 from crossmesh.errors import InputError
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
+from crossmesh.hardware.emulation import emulated
 from crossmesh.models.families import read_architecture
 from crossmesh.serve.adapters import ServedAdapter, ServedBase, check_names, check_rank, serving_rank
 from crossmesh.serve.options import check_options, compile_variables, option_arguments, scaling
@@ -87,7 +87,7 @@ def engine_settings(spec: ExperimentSpec, base: ServedBase, adapters: Sequence[S
     check_names([adapter.name for adapter in adapters])
     check_options(spec.serve, device)
     lora = _lora_arguments(spec.serve, adapters)
-    computing: Device = Cpu() if emulated() and not isinstance(device, Cpu) else device
+    computing: Device = Cpu() if emulated(device) else device
     if lora and isinstance(computing, Cpu):
         check_no_experts(base.folder)
     config = _llm_config(spec, base, lora, device)

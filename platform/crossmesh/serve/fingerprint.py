@@ -49,7 +49,12 @@ def fingerprint(settings: EngineSettings, base: ServedBase, adapters: Mapping[st
         "adapters": {name: read_json(Path(folder) / MANIFEST)["adapter"] for name, folder in sorted(adapters.items())},
         "engine": {key: value for key, value in engine_record(settings).items() if key != "adapters"},
         **asdict(facts),
-        "hardware": {"chip": settings.chip, "chips": settings.chips, "host": host_facts()},
+        "hardware": {
+            "chip": settings.chip,
+            "chips": settings.chips,
+            **({"emulated": True} if settings.stand_in else {}),
+            "host": host_facts(),
+        },
         "python": platform.python_version(),
         "libraries": library_versions(LIBRARIES),
         "image": os.environ.get(IMAGE_VARIABLE),

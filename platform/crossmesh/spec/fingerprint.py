@@ -98,6 +98,7 @@ def system_record(spec: ExperimentSpec) -> Record:
         {
             "backend": spec.backend_name,
             "hardware": spec.hardware.name,
+            **({"emulated": True} if spec.hardware.emulated else {}),  # CPU devices under the name: another trial than the real one.
             "mesh": asdict(spec.mesh_shape),
             "batch_micro": spec.micro_batch,
             "packing": {"mode": spec.packing.mode, "length": spec.sequence_length},

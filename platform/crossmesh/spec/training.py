@@ -11,7 +11,9 @@ from functools import cached_property
 
 from crossmesh.errors import InputError, require, require_choice
 from crossmesh.hardware.catalogue import Slice, find_slice
+from crossmesh.hardware.chips import Price
 from crossmesh.hardware.devices import Cpu
+from crossmesh.hardware.emulation import emulated
 
 FAMILIES = ("llama", "mistral", "gemma3", "gemma4", "qwen2", "qwen3")
 DTYPES = ("float32", "bfloat16")
@@ -291,6 +293,15 @@ class HardwareSpec:
         """The catalogue entry; a CPU with the devices asked for. It stays with the spec: workers need no `catalogue`."""
         found = find_slice(self.name, self.catalogue)
         return replace(found, device=Cpu(count=self.cpu_devices)) if isinstance(found.device, Cpu) else found
+
+    @property
+    def emulated(self) -> bool:
+        """Whether jobs of this process compute on CPU devices under its name (`CROSSMESH_EMULATE=1`)."""
+        return emulated(self.slice.device)
+
+    def price(self, kind: str, region: str = "") -> Price | None:
+        """What the slice costs; None without a price, and for emulated hardware, which nobody rents."""
+        return None if self.emulated else self.slice.price(kind, region)
 
     def __post_init__(self) -> None:
         """Check the name against the catalogue."""

@@ -139,7 +139,7 @@ class _Sweep:
             if isinstance(spec, InputError):
                 raise spec
             check_price(spec, self._request, self._workload)
-            point = replace(point, usd_per_hour=self._workload.usd_per_hour(spec))
+            point = replace(point, usd_per_hour=self._workload.usd_per_hour(spec), emulated=spec.hardware.emulated)
             self._workload.gate(spec, replace(self._planner, plan=spec.plan))
         except (RejectedError, InputError) as error:
             point = replace(point, state=REJECTED, reason=str(error), exit_code=error.exit_code)

@@ -92,6 +92,11 @@ def by_key(overrides: Iterable[str]) -> dict[str, str]:
 def check_price(spec: ExperimentSpec, request: Request, workload: Workload) -> None:
     """Refuse a budget in dollars over hardware without a price."""
     if request.limits.max_usd and workload.usd_per_hour(spec) is None:
+        if spec.hardware.emulated:
+            raise InputError(
+                f"sweep.max_usd={request.limits.max_usd:g}, but {spec.hardware.name} is emulated on CPU devices (CROSSMESH_EMULATE=1) and "
+                "costs nothing. Set sweep.max_hours."
+            )
         raise InputError(
             f"sweep.max_usd={request.limits.max_usd:g}, but the catalogue has no {spec.plan.price} price of {spec.hardware.name}. "
             "Give yours in hardware.catalogue, or set sweep.max_hours."

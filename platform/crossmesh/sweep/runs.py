@@ -84,7 +84,8 @@ def as_result(state: SweepState, exit_code: int) -> dict[str, object]:
     """What a script wants to know of a sweep."""
     spent = state.spent
     points = [
-        {"point": point.label, "state": point.state, "run_id": point.run_id, "reason": point.reason, "usd": point.usd}
+        {"point": point.label, "state": point.state, "run_id": point.run_id, "reason": point.reason}
+        | {"usd": point.usd, "emulated": point.emulated}
         | {"seconds": point.seconds, "step": point.step, "steps": point.steps, "loss": point.loss, "tokens_per_s": point.tokens_per_s}
         for point in state.points
     ]

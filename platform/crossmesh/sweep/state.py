@@ -46,6 +46,8 @@ class Point:
     """How long it ran, in all starts of the sweep; while it only waited for another job, nothing."""
     usd_per_hour: float | None = None
     """What its hardware costs, all slices together."""
+    emulated: bool = False
+    """Whether it ran on CPU devices under the name of other hardware: without a price, and its rate says nothing of that hardware."""
     tries: int = 0
     """How often it was started and failed."""
     diverged: bool = False

@@ -256,7 +256,7 @@ def _run(
         for event in result.history:  # What the run has already is not logged again; one whose run was lost has nothing.
             log.step(event)
         tracker.artifact_folder(run_id, result.adapter_folder, result.adapter_folder.name)
-        tracker.metrics(run_id, _totals(result, prepared.planned), spec.optim.last_step)
+        tracker.metrics(run_id, _totals(result, None if spec.hardware.emulated else prepared.planned), spec.optim.last_step)
         if not spec.lora.full:
             _register(spec, prepared, tracker, run_id, result)
         status = "FINISHED"
@@ -280,7 +280,8 @@ def _open_run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder
         if parent:
             tracker.adopt(kept, parent)
         return kept
-    run_id = tracker.start(spec.backend_name, "train", parent=parent, identity=prepared.identity, params=_params(spec))
+    emulated = spec.hardware.emulated
+    run_id = tracker.start(spec.backend_name, "train", parent=parent, identity=prepared.identity, params=_params(spec), emulated=emulated)
     tracker.records(run_id, prepared.science.contents, prepared.system.contents)
     tracker.artifact_json(run_id, "records/spec.json", asdict(spec))
     tokens = prepared.lengths
@@ -294,7 +295,7 @@ def _open_run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder
     )
     tracker.metrics(run_id, {"data/dropped_rows": sum(one.count for one in prepared.dropped)}, 0)
     tracker.artifact_json(run_id, "records/rows.json", {"dropped": [asdict(one) for one in prepared.dropped], "notes": prepared.notes})
-    if prepared.planned:  # Beside what is measured.
+    if prepared.planned and not emulated:  # Beside what is measured.
         record = training_record(spec.name, prepared.planned)
         tracker.metrics(run_id, plan_metrics(record), 0)
         tracker.tags(run_id, plan_sources(record))

@@ -144,7 +144,7 @@ def _table(points: Sequence[Point], *, running: bool) -> Table:
 
 
 def _rate(point: Point) -> str:
-    return "" if point.tokens_per_s is None else f"{point.tokens_per_s:,.0f}"
+    return "" if point.tokens_per_s is None else f"{point.tokens_per_s:,.0f}{' emulated' if point.emulated else ''}"
 
 
 def _left(point: Point) -> str:

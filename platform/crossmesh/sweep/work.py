@@ -60,6 +60,6 @@ class Workload(Protocol):
 
 
 def usd_per_hour(spec: ExperimentSpec, slices: int) -> float | None:
-    """Price of `slices` of the spec's hardware; None without one."""
-    price = spec.hardware.slice.price(spec.plan.price, spec.plan.region)
+    """Price of `slices` of the spec's hardware; None without one, and where it is emulated."""
+    price = spec.hardware.price(spec.plan.price, spec.plan.region)
     return price.usd_per_hour * slices if price else None

@@ -46,6 +46,8 @@ TAG_CONTINUES = "crossmesh.continues"
 """Digest of the adapter that training continued from."""
 TAG_SERVER = "crossmesh.server"
 """Fingerprint of the server that was examined or measured."""
+TAG_EMULATED = "crossmesh.emulated"
+"""`true` on a run that computed on CPU devices under the name of other hardware."""
 UI_PORT = 5000
 STATUSES = ("FINISHED", "FAILED", "KILLED")
 _TAG_PARENT = "mlflow.parentRunId"
@@ -54,8 +56,8 @@ _TAG_UNDER = "crossmesh.under."
 _TAG_COMMIT = "mlflow.source.git.commit"
 _PATIENCE_S = 15.0
 """How long the end of a run, or a call that reads, waits for MLflow to take what is logged, once it is known to be away."""
-_RUNS_LOOKED_THROUGH = 10_000
-"""MLflow cannot search for the beginning of a run's id."""
+_PAGE = 5_000
+"""Runs of one answer of a search."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ class TrackedRun:
     params: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The value at the last step of each metric."""
+
+    @property
+    def emulated(self) -> bool:
+        """Whether its tag or its parameter says that it computed on CPU devices under the name of other hardware."""
+        return "true" in (self.tags.get(TAG_EMULATED), self.params.get("emulated"))
 
 
 @dataclass
@@ -153,6 +160,7 @@ class Tracker:
         identity: str | None = None,
         tags: Mapping[str, str] | None = None,
         params: Any = None,
+        emulated: bool = False,
     ) -> str:
         """Start a run and return its id.
 
@@ -163,11 +171,12 @@ class Tracker:
             identity: What `find` looks for; equal identities mean equal results.
             tags: More tags; a value over 8,000 characters becomes an artifact under `tags/`.
             params: A dataclass or mapping, flattened to dotted keys; a value over 6,000 characters becomes an artifact under `params/`.
+            emulated: whether it computes on CPU devices under the name of other hardware; a tag and a parameter say so.
         """
-        own = {TAG_KIND: kind, _TAG_PARENT: parent, TAG_IDENTITY: identity}
+        own = {TAG_KIND: kind, _TAG_PARENT: parent, TAG_IDENTITY: identity, TAG_EMULATED: "true" if emulated else None}
         wanted = {key: mask(value) for key, value in {**(tags or {}), **own}.items() if value is not None}
         short_tags, files = split_long(wanted, TAG_LIMIT, "tags")
-        short_params, more_files = split_long(flatten(params) if params is not None else {}, PARAM_LIMIT, "params")
+        short_params, more_files = split_long(_flat(params, emulated=emulated), PARAM_LIMIT, "params")
         experiment = self.experiment()
         with translated(self._place, f"start run {name!r}"):
             run_id = str(self._client.create_run(experiment, tags=short_tags, run_name=name).info.run_id)
@@ -304,14 +313,15 @@ class Tracker:
         found = self._search(f"tags.`{TAG_IDENTITY}` = '{_quotable(identity)}' and attributes.status = '{_quotable(status)}'", limit=1)
         return found[0] if found else None
 
-    def recent(self, kind: str, limit: int) -> tuple[TrackedRun, ...]:
-        """Return the newest FINISHED runs of `kind`, newest first."""
-        return self._search(f"tags.`{TAG_KIND}` = '{_quotable(kind)}' and attributes.status = 'FINISHED'", limit)
+    def recent(self, kind: str, where: str = "") -> tuple[TrackedRun, ...]:
+        """Return all FINISHED runs of `kind`, newest first; `where` is a further condition in MLflow's words."""
+        more = f" and {where}" if where else ""
+        return self._search(f"tags.`{TAG_KIND}` = '{_quotable(kind)}' and attributes.status = 'FINISHED'{more}")
 
     def children(self, parent: str) -> tuple[TrackedRun, ...]:
         """Return the runs under `parent`, newest first: those that were made for it, then those that were there before."""
-        own = self._search(f"tags.`{_TAG_PARENT}` = '{_quotable(parent)}'", limit=1_000)
-        return own + self._search(f"tags.`{_TAG_UNDER}{_quotable(parent)}` = 'true'", limit=1_000)
+        own = self._search(f"tags.`{_TAG_PARENT}` = '{_quotable(parent)}'")
+        return own + self._search(f"tags.`{_TAG_UNDER}{_quotable(parent)}` = 'true'")
 
     def adopt(self, run_id: str, parent: str) -> None:
         """Put a run that may have been made by itself, or for another one, under `parent` too."""
@@ -321,7 +331,7 @@ class Tracker:
 
     def matching(self, prefix: str) -> tuple[TrackedRun, ...]:
         """Return the runs of this experiment whose id begins with `prefix`, newest first."""
-        return tuple(run for run in self._search("", limit=_RUNS_LOOKED_THROUGH) if run.run_id.startswith(prefix))
+        return tuple(run for run in self._search("") if run.run_id.startswith(prefix))
 
     def run(self, run_id: str) -> TrackedRun:
         """Return a run as it stands now."""
@@ -384,12 +394,25 @@ class Tracker:
             for start in range(0, len(entries), PARAMS_PER_BATCH):
                 self._client.log_batch(run_id, params=entries[start : start + PARAMS_PER_BATCH])
 
-    def _search(self, condition: str, limit: int) -> tuple[TrackedRun, ...]:
+    def _search(self, condition: str, limit: int = 0) -> tuple[TrackedRun, ...]:
+        """All runs that meet `condition`, page by page, newest first; with `limit` no more than so many."""
         experiment = self.experiment()
         self._settle()
+        found: list[TrackedRun] = []
+        token: str | None = None
+        order = ["attributes.start_time DESC"]  # MLflow adds the id, so that no run falls between two pages.
         with translated(self._place, "search runs"):
-            found = self._client.search_runs([experiment], condition, order_by=["attributes.start_time DESC"], max_results=limit)
-        return tuple(_tracked(run) for run in found)
+            while True:
+                page = self._client.search_runs([experiment], condition, order_by=order, max_results=limit or _PAGE, page_token=token)
+                found += [_tracked(run) for run in page]
+                token = page.token
+                if limit or not token:
+                    return tuple(found)
+
+
+def _flat(params: Any, *, emulated: bool) -> dict[str, str]:
+    found = flatten(params) if params is not None else {}
+    return {**found, "emulated": "true"} if emulated else found
 
 
 def _now_ms() -> int:

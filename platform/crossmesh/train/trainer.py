@@ -7,9 +7,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from crossmesh.environments import emulated
 from crossmesh.errors import InputError
 from crossmesh.files import write_json
+from crossmesh.hardware.emulation import emulating
 from crossmesh.train.assignment import Assignment
 from crossmesh.train.retry import Failure, FailureKind
 from crossmesh.train.scaling import Scaling, scaling
@@ -78,7 +78,7 @@ def _trainer(backend: str, workers: Scaling) -> tuple[Any, dict[str, Any]]:
     from ray.train.torch import TorchConfig, TorchTrainer
 
     # gloo beside NCCL: checkpoints agree on what each rank writes in the memory of the host.
-    collectives = "cpu:gloo,cuda:nccl" if workers.use_gpu and not emulated() else "gloo"
+    collectives = "cpu:gloo,cuda:nccl" if workers.use_gpu and not emulating() else "gloo"
     return TorchTrainer, {"torch_config": TorchConfig(backend=collectives)}
 
 

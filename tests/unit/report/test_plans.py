@@ -12,7 +12,7 @@ from rich.console import Console
 
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.plan.calibration import Calibration
+from crossmesh.plan.calibration import Calibration, work_of
 from crossmesh.plan.figures import Compiled
 from crossmesh.plan.forecast import forecast
 from crossmesh.plan.record import PlanRecord, training_record
@@ -85,11 +85,11 @@ def test_files_hold_the_plan_and_escape_it(records: list[PlanRecord], tmp_path: 
 
 def test_each_figure_names_its_source_and_the_model_stands_beside_the_compiler(records: list[PlanRecord]) -> None:
     answer = Compiled("libtpu 1, jax 2", 20 * 2**30, {"arguments": 20.0 * 2**30}, 2e14, 1e12, 0.5, extrapolated=True)
-    calibration = Calibration("v5p", "jax", 1.25, 1.0, 1.5, 3)
+    calibration = Calibration(work_of(paper_point()), 1.25, 1.0, 1.5, ("a", "b", "c"), 30_000_000_000, 31_000_000_000)
     planned = forecast(paper_point(), PlanSpec(), TODAY, answer, calibration)
     one = training_record("tp=4", planned)
     cells = dict(zip(plan_columns(), plan_cells(one), strict=True))
-    assert (cells["HBM GiB"], cells["source of HBM / step"]) == ("20.0 / 92.1", "compiled / modelled x 1.25")
+    assert (cells["HBM GiB"], cells["source of HBM / step"]) == ("20.0 / 92.1", "compiled / modelled x 1.25 (3 runs)")
     assert plan_cells(records[1])[-1] == "modelled"
     memory, ratio, flops, *_, by = compiled_cells(one)
     assert (memory, flops, by) == ("20.0", "2e+14", "libtpu 1, jax 2, extrapolated from small depths")
