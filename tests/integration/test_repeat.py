@@ -54,4 +54,4 @@ def test_the_command_that_a_report_gives_adds_the_repeats_that_decide(checkout: 
     speed = next(one for one in second["findings"] if one["aspect"] == "speed")
     loaded = any(one["load"] for repeats in shown for one in repeats)
     assert ("under load" in speed["answer"]) == loaded == speed["answer"].startswith("Not decided")
-    assert {run.run_id for run in tracker.recent("train", 10)} == set(ids)  # No repeat is a training.
+    assert {run.run_id for run in tracker.recent("train")} == set(ids)  # No repeat is a training.

@@ -5,7 +5,6 @@ that take something else (block masks, sequence boundaries) are given the same r
 when it gets no mask, but only for some kernels and only in a batch of one, so it is always told.
 """
 
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -14,39 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
-from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
 
 IntArray = npt.NDArray[np.int32]
 
 IMPLEMENTATIONS = {"plain": "eager", "sdpa": "sdpa", "flex": "flex_attention", "flash": "flash_attention_2"}
 """transformers' names of our kernels."""
-_FLASH_HEAD_DIM = 256
-"""The widest head of FlashAttention 2."""
-
-
-def check_kernel(kernel: str, architecture: Architecture, dtype: str, device: str) -> None:
-    """Raise `InputError` when `kernel` cannot train this model in this precision on this kind of device (`cpu` or `cuda`)."""
-    others = "Allowed here: backend.attention=plain, sdpa or auto."
-    if kernel == "flex" and device == "cpu":
-        raise InputError(f"backend.attention=flex on a CPU: FlexAttention has no backward pass there. {others}")
-    if kernel != "flash":
-        return
-    if device == "cpu":
-        raise InputError(f"backend.attention=flash on a CPU: FlashAttention runs on NVIDIA GPUs only. {others}")
-    if find_spec("flash_attn") is None:
-        raise InputError(
-            "backend.attention=flash, but the package flash_attn is not installed in the training environment. "
-            "Install it there, or set backend.attention=sdpa or flex."
-        )
-    if dtype != "bfloat16":
-        raise InputError(f"backend.attention=flash with model.dtype={dtype}: FlashAttention computes in bfloat16. Allowed: sdpa or flex.")
-    widest = max(range(len(architecture.layers)), key=lambda index: architecture.layers[index].head_dim)
-    if (head_dim := architecture.layers[widest].head_dim) > _FLASH_HEAD_DIM:
-        raise InputError(
-            f"backend.attention=flash: heads of layer {widest} are {head_dim} wide, FlashAttention 2 takes up to {_FLASH_HEAD_DIM}. "
-            "Allowed: sdpa or flex."
-        )
 
 
 def attention_masks(segment_ids: Tensor, architecture: Architecture) -> Tensor | dict[str, Tensor]:

@@ -5,11 +5,15 @@ Training on either stack divides every tensor as `models/placement.py` says; ser
 
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 
+from crossmesh.environments import environment
 from crossmesh.errors import InputError
 from crossmesh.hardware.devices import Cpu, Tpu
 from crossmesh.hardware.mesh import MeshShape
+from crossmesh.models.kernels import FLASH_PACKAGE, check_kernel
 from crossmesh.models.placement import place
+from crossmesh.models.quantization import check_torch_quantization
 from crossmesh.models.supported import check_backend
 from crossmesh.plan.model import PlannedModel
 from crossmesh.plan.point import Point
@@ -19,7 +23,11 @@ from crossmesh.spec.training import ModelSpec
 
 def broken_rules(point: Point) -> tuple[str, ...]:
     """Why `point` cannot train; empty when no rule is broken."""
-    return tuple(reason for reason in (_devices(point), _batch(point), _context(point), _precision(point), _tensors(point)) if reason)
+    return tuple(reason for reason in (*_counts(point), _setup(point), _tensors(point)) if reason)
+
+
+def _counts(point: Point) -> tuple[str, ...]:
+    return (_devices(point), _batch(point), _context(point), _precision(point))
 
 
 def _devices(point: Point) -> str:
@@ -51,6 +59,21 @@ def _precision(point: Point) -> str:
     if chip is None or point.peak:
         return ""
     return f"{chip.name} has no published peak for model.dtype={point.spec.dtype}. Set model.dtype=bfloat16."
+
+
+def _setup(point: Point) -> str:
+    """What the worker refuses before it reads a weight: the same checks, on the hardware that is planned."""
+    device, architecture = point.slice.device, point.model.architecture
+    try:
+        workers = environment(f"train/{point.backend}", device)
+        if point.backend == "torch":
+            on_cpu = isinstance(device, Cpu)
+            flash = workers.python is not None or find_spec(FLASH_PACKAGE) is not None  # An interpreter of the user's has what it has.
+            check_kernel(point.attention, architecture, point.spec.dtype, "cpu" if on_cpu else "cuda", flash=flash)
+            check_torch_quantization(point.spec.quantization, point.mesh, cpu=on_cpu)
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def _tensors(point: Point) -> str:

@@ -123,7 +123,7 @@ def _as_run(run: Training) -> ExperimentSpec:
 def _best(run: Training, mode: str, today: date, remats: tuple[str, ...] = REMATS) -> Forecast | None:
     """The fastest that fits over mesh, micro-batch, remat and the kernels of the slice, at the paper's sequence length."""
     chips = find_slice(run.hardware).device.chip_count()
-    kernels = ("splash",) if run is TPU else ("flash", "flex")
+    kernels = ("splash",) if run is TPU else ("sdpa", "flex")
     fitting = []
     for tp, micro, remat, kernel in product((size for size in (1, 2, 4) if chips % size == 0), (1, 2, 4), remats, kernels):
         if _BATCH % (micro * chips // tp):

@@ -18,8 +18,8 @@ from crossmesh.report.lineage import link
 from crossmesh.report.measures import PLANNED_MEMORY, PLANNED_SPEED
 from crossmesh.report.prices import rent
 from crossmesh.report.selection import BENCHMARK, EVALUATE, TRAIN, kind_of
-from crossmesh.track.repeats import RATE, TAG_ROUND, TAG_STEPS, load_of, repeats_by_run
 from crossmesh.report.variants import EMULATED_RENT, Rent, Repeat, RunRecord, ServingCell, TrainingSummary, Variant, answers_of, scores_of
+from crossmesh.track.repeats import RATE, TAG_ROUND, TAG_STEPS, load_of, repeats_by_run
 from crossmesh.track.tracker import TAG_HBM_SOURCE, TAG_PROVENANCE, TAG_SCIENCE, TAG_STEP_SOURCE, TAG_SYSTEM, TrackedRun, Tracker
 
 _TOTALS = ("train/final_loss", "train/tokens_per_s_steady", "train/seconds", "train/tokens", "train/loss_tokens")

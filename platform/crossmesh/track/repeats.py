@@ -8,14 +8,12 @@ from crossmesh.track.tracker import TrackedRun, Tracker
 KIND = "repeat"
 TAG_OF, TAG_ROUND, TAG_STEPS = "crossmesh.repeat_of", "crossmesh.repeat_round", "crossmesh.repeat_steps"
 RATE = "train/tokens_per_s_steady"
-_SEARCHED = 10_000
-"""Newest repeats that are looked through."""
 
 
 def repeats_by_run(tracker: Tracker) -> dict[str, list[TrackedRun]]:
     """All finished repeats of the store by the training that they repeat."""
     found: dict[str, list[TrackedRun]] = {}
-    for run in tracker.recent(KIND, _SEARCHED):
+    for run in tracker.recent(KIND):
         if RATE in run.metrics and TAG_ROUND in run.tags:
             found.setdefault(run.tags.get(TAG_OF, ""), []).append(run)
     return found

@@ -19,8 +19,8 @@ from crossmesh.adapters.initial import PEFT_PREFIX, FloatArray
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.attention_torch import check_kernel
 from crossmesh.models.hf_torch import DTYPES, ModelInputs, Slices, empty_base, fill, hidden_states, output_weight, quantized_base
+from crossmesh.models.kernels import FLASH_PACKAGE, check_kernel
 from crossmesh.models.lora import LoraModule, largest_rank, targets_of
 from crossmesh.models.lora_masks_torch import LoraDropout, LoraMasks
 from crossmesh.models.placement import place
@@ -85,7 +85,7 @@ def check_setup(setup: TrainingSetup, architecture: Architecture, device: str) -
 
     Returns what a person should know of tensors that several devices hold whole; empty when that costs next to nothing.
     """
-    check_kernel(setup.attention, architecture, setup.model.dtype, device)
+    check_kernel(setup.attention, architecture, setup.model.dtype, device, flash=find_spec(FLASH_PACKAGE) is not None)
     check_torch_quantization(setup.model.quantization, setup.mesh, cpu=device == "cpu")
     if setup.model.quantization != "none" and find_spec("bitsandbytes") is None:
         raise InputError(

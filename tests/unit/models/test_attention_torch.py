@@ -10,10 +10,10 @@ import torch
 from torch.nn.attention.flex_attention import create_mask
 
 from crossmesh.errors import InputError
-from crossmesh.models import attention_torch
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.attention_torch import attention_inputs, attention_masks, check_kernel
+from crossmesh.models.attention_torch import attention_inputs, attention_masks
 from crossmesh.models.families import parse_architecture
+from crossmesh.models.kernels import check_kernel
 from crossmesh.models.random_weights import architecture_config
 
 SEGMENTS = np.array([[1] * 20 + [2] * 7 + [0] * 5, [1] * 32], np.int32)
@@ -79,14 +79,13 @@ def test_rows_that_are_alone_in_their_sequence_need_no_mask_with_sdpa_but_for_wi
         ("flash", "bfloat16", "cuda", "layer 5 are 512 wide"),
     ],
 )
-def test_kernels_that_cannot_train_are_refused(kernel: str, dtype: str, device: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_torch, "find_spec", lambda _: object())
+def test_kernels_that_cannot_train_are_refused(kernel: str, dtype: str, device: str, message: str) -> None:
     architecture = architecture_of("tiny_gemma4")
     wide = replace(architecture, layers=(*architecture.layers[:5], replace(architecture.layers[5], head_dim=512)))
     with pytest.raises(InputError, match=message):
-        check_kernel(kernel, wide, dtype, device)
+        check_kernel(kernel, wide, dtype, device, flash=True)
 
 
 def test_flash_without_its_package_says_what_to_install() -> None:
     with pytest.raises(InputError, match=r"flash_attn is not installed.*backend\.attention=sdpa"):
-        check_kernel("flash", architecture_of("tiny_llama"), "bfloat16", "cuda")
+        check_kernel("flash", architecture_of("tiny_llama"), "bfloat16", "cuda", flash=False)

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from crossmesh.models.families import parse_architecture
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.plan.exact import Replication, _placed, broken_rules, broken_serving_rules, replications
 from crossmesh.plan.model import planned_model
+from crossmesh.plan.point import Point
 from crossmesh.plan.serving_step import replicated_bytes
 from crossmesh.spec.training import ModelSpec
 from plan_points import paper_engine, paper_point
@@ -25,7 +27,9 @@ def test_the_papers_mesh_breaks_no_rule() -> None:
     [("jax", "layers.5.attn.k_einsum.w axis 0 has size 4"), ("torch", "self_attn.k_proj.weight has 4 key/value heads")],
 )
 def test_training_on_eight_tp_ranks_names_the_global_k_projection(backend: str, tensor: str) -> None:
-    (reason,) = broken_rules(paper_point(slice=find_slice("tpu_v6e_8"), mesh=MeshShape(1, 1, 8), backend=backend))
+    name, kernel = ("tpu_v6e_8", "splash") if backend == "jax" else ("gpu_8xb200", "sdpa")
+    point = paper_point(slice=find_slice(name), mesh=MeshShape(1, 1, 8), backend=backend, attention=kernel)
+    (reason,) = broken_rules(point)
     assert tensor in reason
     assert "Allowed: tp one of 1, 2, 4" in reason
 
@@ -79,3 +83,23 @@ def test_what_the_jax_model_does_not_compute_is_refused_by_the_plan() -> None:
     model = planned_model(architecture, ())
     assert "rms_norm_eps=0.001" in _placed(model, MeshShape(1, 1, 1), "jax", ModelSpec(family="gemma4"))
     assert not _placed(model, MeshShape(1, 1, 1), "torch", ModelSpec(family="gemma4"))
+
+
+def on_gpus(**changes: Any) -> Point:
+    return paper_point(slice=find_slice("gpu_2xh100"), mesh=MeshShape(1, 2, 1), backend="torch", **changes)
+
+
+def test_what_the_worker_refuses_is_no_plan() -> None:
+    assert broken_rules(on_gpus(attention="sdpa")) == ()
+    (absent,) = broken_rules(on_gpus(attention="flash"))
+    assert "flash_attn is not installed" in absent
+    (sharded,) = broken_rules(on_gpus(attention="sdpa", spec=ModelSpec(family="gemma4", dtype="bfloat16", quantization="nf4")))
+    assert "bitsandbytes' weights are whole on each GPU" in sharded
+    (on_tpu,) = broken_rules(paper_point(backend="torch"))
+    assert "does not exist on Tpu" in on_tpu
+
+
+def test_heads_of_512_are_too_wide_for_flash_wherever_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CROSSMESH_PYTHON_TRAIN_TORCH", "/own/python")
+    (wide,) = broken_rules(on_gpus(attention="flash"))
+    assert "512 wide" in wide
