@@ -7,6 +7,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
+from crossmesh.interpreter import require_packages
+
+require_packages()
+
 from rich.console import Console as RichConsole
 
 from crossmesh.bench.paper import paper_json, paper_table
@@ -16,6 +20,7 @@ from crossmesh.pipeline.benchmark_bare import benchmark_bare
 from crossmesh.pipeline.benchmark_sweep import Benchmarking
 from crossmesh.plan.gate import gate_serving
 from crossmesh.plan.planner import own_planner
+from crossmesh.spec.command_line import command
 from crossmesh.spec.compose import Job, SweptJob, run_job
 from crossmesh.spec.sweep import SweepKeys
 from crossmesh.sweep.driver import run_sweep
@@ -42,7 +47,7 @@ def run(job: Job[BenchmarkKeys]) -> None:
 
 def sweep(points: Sequence[SweptJob[BenchmarkKeys]]) -> None:
     """Measure at every point (`-m`), one server after another, and show them together."""
-    run_sweep(request_of("benchmark", points, lambda _: False), Benchmarking(), " ".join(["python jobs/benchmark.py", *sys.argv[1:]]))
+    run_sweep(request_of("benchmark", points, lambda _: False), Benchmarking(), command("python jobs/benchmark.py", sys.argv[1:]))
 
 
 if __name__ == "__main__":

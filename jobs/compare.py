@@ -6,6 +6,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
+from crossmesh.interpreter import require_packages
+
+require_packages()
+
 from rich.console import Console as RichConsole
 
 from crossmesh.console import Console
@@ -15,6 +19,7 @@ from crossmesh.report.findings import repeat_command
 from crossmesh.report.regression import ONE_RUN, REGRESSION, judge
 from crossmesh.report.selection import TRAIN, kind_of
 from crossmesh.report.tables import print_report
+from crossmesh.spec.command_line import command
 from crossmesh.spec.compose import Job, JobKeys, run_job
 from crossmesh.sweep.repeat import add_repeats, check_repeats
 from crossmesh.track.tracker import Tracker
@@ -67,8 +72,8 @@ def run(job: Job[CompareKeys]) -> None:
     if keys.repeat:
         trainings = [one for one in selection.runs if kind_of(one) == TRAIN]
         add_repeats(tracker, spec, trainings, keys.repeat, keys.repeat_steps, console.say)
-    command = " ".join(["python jobs/compare.py", *sys.argv[1:]])
-    done = compare_runs(tracker, selection, command, Path(keys.folder).absolute(), keys.hours, keys.qps, spec)
+    again = command("python jobs/compare.py", sys.argv[1:])
+    done = compare_runs(tracker, selection, again, Path(keys.folder).absolute(), keys.hours, keys.qps, spec)
     judged = judge(done.report, [one.run_id for one in selection.runs], limits) if keys.baseline else ()
     values = done.report.json() | {"report": str(done.page), "run_id": done.run_id}
     values["judged"] = [{**asdict(one), "words": one.words} for one in judged]

@@ -7,15 +7,19 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
+from crossmesh.interpreter import require_packages
+
+require_packages()
+
 from crossmesh.adapters.export import MODES, export
 from crossmesh.adapters.hub import prepare_publication
-from crossmesh.adapters.outputs import require_empty
+from crossmesh.adapters.outputs import new_folder
 from crossmesh.adapters.peft_format import open_adapter
 from crossmesh.adapters.proof import proof_of_run
 from crossmesh.adapters.sources import find_adapter
 from crossmesh.cluster import ray_session
 from crossmesh.console import Console
-from crossmesh.errors import require, require_choice
+from crossmesh.errors import require_choice
 from crossmesh.models.stores import is_made, open_store
 from crossmesh.spec.compose import Job, JobKeys, run_job
 from crossmesh.sweep.trial import fetch
@@ -50,9 +54,7 @@ class ExportKeys(JobKeys):
 def run(job: Job[ExportKeys]) -> None:
     """Find adapter and base, write the result, and publish it when that is asked for."""
     spec, keys, console = job.spec, job.keys, Console()
-    require(bool(keys.folder), "folder", keys.folder, "a folder that is empty or does not exist")
-    folder = Path(keys.folder).expanduser().absolute()
-    require_empty(folder)
+    folder = new_folder(keys.folder)
     tracker = partial(Tracker, spec.tracking, spec.storage)
     found = find_adapter(keys.adapter, spec.storage, tracker)
     adapter, weights = open_adapter(found.folder), spec.model.weights
@@ -67,12 +69,11 @@ def run(job: Job[ExportKeys]) -> None:
         publication = prepare_publication(keys.publish, adapter, base, trained, proof=proof, licence=keys.licence, force=keys.force)
     with console.stage(f"export: {keys.mode}") as stage:
         exported = export(keys.mode, adapter, base, folder, stage.megabytes, any_base=keys.force)
-    result = exported.record()
+    published = {}
     if publication:
         with console.stage(f"publish: {keys.publish}"):
-            result["published"] = publication.publish(exported)
-            result["proof"] = "passed" if publication.proof.passed else "none that passed: force=true"
-    console.result(f"exported: {keys.mode}", result, keys.output)
+            published = {"published": publication.publish(exported), "proof": publication.proof.words}
+    console.result(f"exported: {keys.mode}", exported.record() | published, keys.output)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,15 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
+from crossmesh.interpreter import require_packages
+
+require_packages()
+
 from crossmesh.cluster import ray_session, require_chips
 from crossmesh.console import Console
 from crossmesh.plan.gate import announced, gate_training
 from crossmesh.plan.planner import own_planner
+from crossmesh.spec.command_line import command
 from crossmesh.spec.compose import Job, SweptJob, run_job
 from crossmesh.spec.sweep import SweepKeys
 from crossmesh.sweep.driver import run_sweep
@@ -81,7 +86,7 @@ def sweep(points: Sequence[SweptJob[FinetuneKeys]]) -> None:
     request = request_of("finetune", points, lambda keys: keys.force)
     keys = next(point.job.keys for point in points if isinstance(point.job, Job))
     then = Repeats(keys.repeats, keys.repeat_steps) if keys.repeats else None
-    run_sweep(request, Training(), " ".join(["python jobs/finetune.py", *sys.argv[1:]]), then=then)
+    run_sweep(request, Training(), command("python jobs/finetune.py", sys.argv[1:]), then=then)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
+from crossmesh.interpreter import require_packages
+
+require_packages()
+
 from rich.console import Console as RichConsole
 
 from crossmesh.cluster import ray_session
@@ -13,6 +17,7 @@ from crossmesh.console import Console
 from crossmesh.errors import require, require_choice
 from crossmesh.pipeline.experiment import check_experiment, run_experiment
 from crossmesh.report.tables import print_report
+from crossmesh.spec.command_line import command
 from crossmesh.spec.compose import Job, JobKeys, run_job
 from crossmesh.spec.training import BACKENDS
 from crossmesh.sweep.repeat import Repeats, check_repeats
@@ -50,11 +55,11 @@ def run(job: Job[PipelineKeys]) -> None:
     spec, keys, console = job.spec, job.keys, Console()
     tracker = Tracker(spec.tracking, spec.storage, console.say)
     output = Path(keys.folder).absolute() / spec.name
-    command = " ".join(["python jobs/pipeline.py", *sys.argv[1:]])
+    again = command("python jobs/pipeline.py", sys.argv[1:])
     then = Repeats(keys.repeats, keys.repeat_steps) if keys.repeats else None
     check_experiment(spec, keys.backends, tracker, console)
     with ray_session(spec.storage):
-        outcome = run_experiment(spec, keys.backends, tracker, console, output, command, then, force=keys.force)
+        outcome = run_experiment(spec, keys.backends, tracker, console, output, again, then, force=keys.force)
     console.finish(
         lambda: print_report(outcome.report, RichConsole(highlight=False)),
         outcome.report.json() | {"report": str(outcome.page)},

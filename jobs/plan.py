@@ -6,7 +6,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
+from crossmesh.interpreter import require_packages
+
+require_packages()
+
 from crossmesh.report.plans import Plans
+from crossmesh.spec.command_line import command
 from crossmesh.spec.compose import Job, JobKeys, run_job
 
 
@@ -25,7 +30,7 @@ def main() -> None:
     def run(job: Job[PlanKeys]) -> None:
         plans.add(job.spec, job.keys.output, job.keys.folder)
 
-    with plans.collecting(" ".join(["python jobs/plan.py", *sys.argv[1:]])):
+    with plans.collecting(command("python jobs/plan.py", sys.argv[1:])):
         run_job("plan", PlanKeys, run, Path(__file__).resolve().parents[1] / "conf", plans.refuse)
 
 

@@ -9,6 +9,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
+from crossmesh.interpreter import require_packages
+
+require_packages()
+
 from crossmesh.cluster import ray_session, users_cluster
 from crossmesh.console import Console
 from crossmesh.pipeline.serving import change_keys, serve_until_interrupted

@@ -5,8 +5,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
+from crossmesh.interpreter import require_packages
+
+require_packages()
+
 from crossmesh.errors import InputError, nearest
-from crossmesh.spec.compose import Job, known_keys, run_job, sweep_overrides
+from crossmesh.spec.command_line import command
+from crossmesh.spec.compose import Job, run_job, sweep_overrides
+from crossmesh.spec.schema import known_keys
 from crossmesh.spec.sweep import compose_point, given_overrides
 from crossmesh.spec.tune import TuneKeys
 from crossmesh.sweep.driver import run_sweep
@@ -33,7 +39,7 @@ def run(job: Job[TuneKeys]) -> None:
     search = (Population if keys.tune.scheduler == "pbt" else TuneSearch)(keys.tune, spec.optim.last_step)
     adaptive = Adaptive(search, lambda point: compose_point("tune", point, TuneKeys, CONF), keys.tune.metric)
     request = search_request("tune", spec, given_overrides(), keys.sweep, keys.output, force=keys.force)
-    run_sweep(request, Training(), " ".join(["python jobs/tune.py", *sys.argv[1:]]), adaptive)
+    run_sweep(request, Training(), command("python jobs/tune.py", sys.argv[1:]), adaptive)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
+from crossmesh.interpreter import require_packages
+
+require_packages()
+
 from crossmesh.errors import InputError, require
 from crossmesh.ports import free_port, port_taken
 from crossmesh.spec.compose import Job, JobKeys, run_job

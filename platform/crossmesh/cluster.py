@@ -4,6 +4,7 @@ A local Ray listens on 127.0.0.1, has token authentication on, a short temporary
 (`leftovers`). Nothing here knows what runs on the cluster.
 """
 
+import functools
 import logging
 import os
 import secrets
@@ -147,7 +148,8 @@ def _local(storage: StorageSpec) -> Iterator[Session]:
         try:
             variables = {"RAY_TMPDIR": str(folder), "TMPDIR": str(scratch), "RAY_USAGE_STATS_ENABLED": "0"}
             with _loopback_only(), _variables(variables):
-                _start(folder)
+                with _group_of_their_own():
+                    _start(folder)
                 yield Session(ray.get_runtime_context().gcs_address, True, folder)
         except (CrossmeshError, KeyboardInterrupt):
             raise
@@ -266,6 +268,36 @@ def _loopback_only() -> Iterator[None]:
             yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+_detached = False
+"""Whether processes that are started now leave this process group."""
+
+
+def _leave_group() -> None:
+    if _detached:
+        os.setpgid(0, 0)
+
+
+@functools.cache
+def _watch_forks() -> None:
+    os.register_at_fork(after_in_child=_leave_group)
+
+
+@contextmanager
+def _group_of_their_own() -> Iterator[None]:
+    """Start Ray's processes in process groups of their own.
+
+    A signal to the group of the job, as `timeout`, Slurm and a terminal send it, then reaches the job alone, which ends the run with a
+    checkpoint and Ray after it. Python calls what is registered here in each child that runs a `preexec_fn`, which Ray's do.
+    """
+    global _detached
+    _watch_forks()
+    _detached = True
+    try:
+        yield
+    finally:
+        _detached = False
 
 
 @contextmanager

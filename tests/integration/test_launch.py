@@ -1,8 +1,9 @@
 """Training through Ray Train as the driver sees it: interruptions, failures and what is left behind."""
 
+import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,13 +45,16 @@ def group_members(group: int) -> list[int]:
 
 
 @pytest.mark.full
-def test_a_terminated_training_leaves_nothing_and_continues_to_the_same_end(tiny: Any, tmp_path: Path, tiny_training: Lines) -> None:
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["to the job", "to its process group, as timeout and Slurm do"])
+def test_a_terminated_training_leaves_nothing_and_continues_to_the_same_end(
+    send: Callable[[int, int], None], tiny: Any, tmp_path: Path, tiny_training: Lines
+) -> None:
     process = tiny.start(tmp_path / "storage")
     lines: Lines = []
     for line in tiny.said(process):
         lines.append(line)
         if line.get("kind") == "StepEvent" and line["step"] == 6:
-            process.send_signal(signal.SIGTERM)
+            send(process.pid, signal.SIGTERM)
     assert process.wait(timeout=60) != 0
     assert group_members(process.pid) == []
     folder = Path(lines[0]["folder"])

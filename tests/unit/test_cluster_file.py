@@ -14,7 +14,8 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from crossmesh.environments import VARIABLES, environment
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.devices import Gpu, Tpu
-from crossmesh.spec.compose import JobKeys, known_keys
+from crossmesh.spec.compose import JobKeys
+from crossmesh.spec.schema import known_keys
 from crossmesh.train.scaling import workers_of
 
 ON_GCP = ("tpu_v5p_8", "tpu_v6e_8", "gpu_2xh100")

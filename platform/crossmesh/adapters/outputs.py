@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from crossmesh.errors import InputError
+from crossmesh.errors import InputError, require
 from crossmesh.files import locked
 
 
@@ -14,6 +14,14 @@ def require_empty(folder: Path) -> None:
     """Raise `InputError` unless `folder` is absent, or a folder with nothing in it."""
     if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
         raise InputError(f"{folder} is not empty. It is left as it is: give a folder that is empty or does not exist.")
+
+
+def new_folder(folder: str) -> Path:
+    """Return the absolute path of `folder`, a job's key. Raises `InputError` when it is not given or holds something."""
+    require(bool(folder), "folder", folder, "a folder that is empty or does not exist")
+    path = Path(folder).expanduser().absolute()
+    require_empty(path)
+    return path
 
 
 @contextmanager

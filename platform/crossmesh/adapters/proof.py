@@ -23,6 +23,11 @@ class Proof:
     record: Mapping[str, Any]
     """What the check wrote; empty when there is none and going on was forced."""
 
+    @property
+    def words(self) -> str:
+        """Whether it passed, for a person."""
+        return "passed" if self.passed else "none that passed: force=true"
+
 
 def read_proof(path: str, adapter_digest: str, *, force: bool) -> Proof:
     """Read the proof at `path` of the adapter with `adapter_digest`.

@@ -67,6 +67,7 @@ def served_base(spec: ExperimentSpec, model: ModelFolder) -> ServedBase:
 
 def check_evaluation(spec: ExperimentSpec) -> None:
     """Raise `InputError` for a task without its files, or tools that are missing, before anything is started."""
+    spec.check_evaluation()
     if spec.eval.task == "lm_eval":
         harness_python()
         check_tasks(spec.eval)

@@ -80,17 +80,20 @@ class ExperimentSpec:
                 f"on each of the {ways} batch ways of the mesh. "
                 f"Allowed: {allowed}."
             )
-        longest = self.data.max_length
         self._check_training()
+        rank = self.lora.largest_rank
+        if self.serve.max_lora_rank < rank:
+            key = "lora.rank" if rank == self.lora.rank else "a rank in lora.rank_pattern"
+            raise InputError(f"serve.max_lora_rank={self.serve.max_lora_rank} is below {key}={rank}. Raise it to the rank at least.")
+
+    def check_evaluation(self) -> None:
+        """Check what a job that evaluates needs of its own server; raises `InputError`."""
+        longest = self.data.max_length
         if not self.eval.url and self.serve.max_model_len < self.eval.max_tokens:
             raise InputError(
                 f"eval.max_tokens={self.eval.max_tokens} exceeds serve.max_model_len={self.serve.max_model_len}. "
                 f"Raise serve.max_model_len to prompt plus answer: {longest + self.eval.max_tokens} holds rows of {longest} tokens."
             )
-        rank = self.lora.largest_rank
-        if self.serve.max_lora_rank < rank:
-            key = "lora.rank" if rank == self.lora.rank else "a rank in lora.rank_pattern"
-            raise InputError(f"serve.max_lora_rank={self.serve.max_lora_rank} is below {key}={rank}. Raise it to the rank at least.")
 
     def _check_training(self) -> None:
         """Check what spans model, adapter, packing, backend and hardware."""

@@ -11,8 +11,9 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from crossmesh.errors import InputError, require
-from crossmesh.spec.compose import JobKeys, build, translate
+from crossmesh.spec.compose import JobKeys, build
 from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.mistakes import translate
 
 
 @dataclass(frozen=True)

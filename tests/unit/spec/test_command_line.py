@@ -1,0 +1,110 @@
+"""Mistakes of a command line, each met with one message that says how it is written right; what it says is tried."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from crossmesh.errors import InputError
+from crossmesh.spec.command_line import command, readable
+from crossmesh.spec.compose import JobKeys, compose_spec, run_job
+
+CONF = Path(__file__).resolve().parents[3] / "conf"
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        (["--experiment", "demo"], ["there is no flag --experiment", "experiment=VALUE"]),
+        (["--model=x"], ["there is no flag --model", "model=x"]),
+        (["--learning-rate", "1e-4"], ["learning_rate=VALUE"]),
+        (["-x"], ["there is no flag -x"]),
+        (["--experimental-rerun", "a.pickle"], ["--experimental-rerun is refused", "unpickle"]),
+        (["--experimental-rerun=a.pickle"], ["--experimental-rerun is refused"]),
+        (["demo"], ["Cannot read 'demo'", "key=value"]),
+        (["data.source=~/rows.jsonl"], ["~ is not expanded"]),
+    ],
+)
+def test_what_hydra_does_not_have_is_refused_by_name(given, parts):
+    with pytest.raises(InputError) as caught:
+        readable(given)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given", [["-m", "a=1,2"], ["--cfg", "job"], ["-c", "job", "--resolve"], ["--info", "config"], ["--help"], ["model={a:1}"]]
+)
+def test_what_hydra_reads_is_left_as_it_is(given):
+    assert readable(given) == given
+
+
+@pytest.mark.parametrize("path", ["/données/rows.jsonl", "/a#b/rows.jsonl", "/a b;c/rows", "/数据/rows.jsonl", "/a&b<c>/r!^.jsonl"])
+def test_a_path_with_any_sign_reaches_the_spec_as_it_was_typed(path):
+    overrides = readable([f"data.source={path}"])
+    assert compose_spec(CONF, *overrides).data.source == path
+
+
+@pytest.mark.parametrize("given", ["name=a=b", "data.source=/a'b", "storage.root=/a(b", "serve.adapters=[a:/é]"])
+def test_what_could_mean_several_things_is_shown_as_it_is_written(given):
+    with pytest.raises(InputError) as caught:
+        readable([given])
+    assert "Write: " in str(caught.value)
+
+
+def test_the_way_that_a_message_shows_works():
+    with pytest.raises(InputError) as caught:
+        readable(["name=a=b"])
+    shown = re.search(r"Write: (.*)", str(caught.value))[1]
+    (argument,) = shlex.split(shown)
+    assert argument == "name='a=b'"
+    assert readable([argument]) == [argument]
+
+
+def test_a_command_is_shown_as_a_shell_takes_it():
+    arguments = ["-m", "batch.micro=1,2", "runs=[a,b]", "data.source='/a b'", "tune.space={optim.learning_rate:[1e-3,3e-3]}"]
+    shown = command("python jobs/finetune.py", arguments)
+    assert shlex.split(shown)[2:] == arguments
+    assert "runs=[a,b]" in shown
+
+
+def said(monkeypatch, capsys, *arguments):
+    monkeypatch.setattr("sys.argv", ["finetune.py", *arguments])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # What run_job sets, given back after the test.
+    GlobalHydra.instance().clear()
+    with pytest.raises(SystemExit) as ended:
+        run_job("finetune", JobKeys, lambda job: None, CONF)
+    assert ended.value.code == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    return message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["model=Qwen/Qwen3-0.6B"], ["model.family=qwen3 model.weights=hf://Qwen/Qwen3-0.6B"]),
+        (["model=meta-llama/Llama-3.2-1B"], ["model.family=llama model.weights=hf://meta-llama/Llama-3.2-1B"]),
+        (["model=google/gemma-3-1b-it"], ["model.family=gemma3 model.weights=hf://google/gemma-3-1b-it"]),
+        (["model=hf://owner/some"], ["model.weights=hf://owner/some", "FAMILY"]),
+        (["model=/models/qwen2.5"], ["model.family=qwen2 model.weights=/models/qwen2.5"]),
+        (["data=owner/chat"], ["data.source=hf://datasets/owner/chat"]),
+        (["data=/rows.jsonl"], ["data.source=/rows.jsonl"]),
+        (["hydra/launcher=rey"], ["hydra/launcher=rey", "Allowed: basic, ray.", "Did you mean hydra/launcher=ray?"]),
+        (["lr=1e-4"], ["the key 'lr' does not exist", "Did you mean optim.learning_rate?"]),
+        (["lora_r=8"], ["Did you mean lora.rank?"]),
+        (["optim.lr=1e-4"], ["Did you mean optim.learning_rate?"]),
+        (["learning_rate=1e-4"], ["Did you mean optim.learning_rate?"]),
+        (["per_device_train_batch_size=2"], ["Did you mean batch.micro?"]),
+        (["optim.steps=2", "optim.steps=abc"], ["optim.steps=abc: ", "a whole number"]),
+        (["batch.micro=1,2"], ["batch.micro=1,2", "-m batch.micro=1,2"]),
+        (["lora.targets=q,k"], ["a list goes in brackets", "lora.targets=[q,k]"]),
+        (["name=a,b"], ["-m name=a,b", "name='a,b'"]),
+    ],
+)
+def test_a_usual_mistake_is_one_line_with_what_to_write(arguments, parts, monkeypatch, capsys):
+    message = said(monkeypatch, capsys, *arguments)
+    for part in parts:
+        assert part in message
