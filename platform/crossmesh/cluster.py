@@ -98,8 +98,10 @@ def _existing(address: str) -> Iterator[Session]:
         # Ray would replace a loopback address by another one of this host, on which a loopback-only cluster does not listen.
         with _loopback_only() if host in ("127.0.0.1", "localhost") else nullcontext():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    except ConnectionError as error:
-        raise _no_answer(address, error) from error
+    except (ConnectionError, ray.exceptions.AuthenticationError) as error:
+        if _token_given() and isinstance(error, ConnectionError):
+            raise _no_answer(address, error) from error
+        raise _no_token(address) from error
     try:
         yield Session(ray.get_runtime_context().gcs_address, False, None)
     finally:
@@ -133,7 +135,19 @@ def _answering_host(address: str) -> str:
 
 
 def _no_answer(address: str, error: OSError) -> InputError:
-    return InputError(f"RAY_ADDRESS={address!r}: no Ray answers there ({error}). Start it, or unset RAY_ADDRESS for a local one.")
+    return InputError(f"RAY_ADDRESS={address!r}: cannot connect to Ray there ({error}). Start it, or unset RAY_ADDRESS for a local one.")
+
+
+def _token_given() -> bool:
+    """Whether this process would send a token."""
+    return os.environ.get("RAY_AUTH_MODE") == "token" or any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+
+
+def _no_token(address: str) -> InputError:
+    return InputError(
+        f"RAY_ADDRESS={address!r}: something listens there and does not let this job in. A cluster with token authentication needs "
+        "RAY_AUTH_MODE=token here, and its token in RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token."
+    )
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from crossmesh.spec.services import StorageSpec
 class FakeRay:
     """Stands in for the module: `failures` are raised by the first calls of `init`."""
 
-    exceptions = SimpleNamespace(RayTaskError=RuntimeError)
+    exceptions = SimpleNamespace(RayTaskError=RuntimeError, AuthenticationError=PermissionError)
 
     def __init__(self, *failures: Exception) -> None:
         self.failures = list(failures)
@@ -98,14 +98,16 @@ def test_an_address_where_nothing_listens_is_the_users_error_at_once(monkeypatch
         port = taken.getsockname()[1]
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
     with (
-        pytest.raises(InputError, match=rf"RAY_ADDRESS='127\.0\.0\.1:{port}': no Ray answers.*unset RAY_ADDRESS"),
+        pytest.raises(InputError, match=rf"RAY_ADDRESS='127\.0\.0\.1:{port}': cannot connect to Ray.*unset RAY_ADDRESS"),
         cluster.ray_session(StorageSpec(str(tmp_path))),
     ):
         pytest.fail("the session must not open")
     assert fake.inits == []
 
 
-@pytest.mark.parametrize(("address", "said"), [("nonsense", "is no address"), (":6379", "is no address"), ("auto", "no Ray answers")])
+@pytest.mark.parametrize(
+    ("address", "said"), [("nonsense", "is no address"), (":6379", "is no address"), ("auto", "cannot connect to Ray")]
+)
 def test_an_address_that_names_no_ray_is_the_users_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str, said: str) -> None:
     def none_found(*_arguments: object) -> None:
         raise ConnectionError("Could not find any running Ray instance.")
@@ -127,12 +129,24 @@ def test_auto_is_looked_up_and_seen_to_answer_before_ray_tries_for_minutes(monke
         address = f"127.0.0.1:{server.getsockname()[1]}"
         monkeypatch.setattr(cluster.services, "get_ray_address_from_environment", lambda *_arguments: address)
         monkeypatch.setenv("RAY_ADDRESS", "auto")
-        with pytest.raises(InputError, match=f"RAY_ADDRESS='{address}': no Ray answers"), cluster.ray_session(StorageSpec(str(tmp_path))):
+        with (
+            pytest.raises(InputError, match=f"RAY_ADDRESS='{address}': cannot connect to Ray"),
+            cluster.ray_session(StorageSpec(str(tmp_path))),
+        ):
             pytest.fail("the session must not open")
         server.listen()
         with cluster.ray_session(StorageSpec(str(tmp_path))) as session:
             assert not session.local
     assert [init["address"] for init in fake.inits] == ["auto"]
+
+
+@pytest.mark.parametrize("refused", [ConnectionError("GCS did not answer"), PermissionError("no token")])
+def test_a_cluster_that_wants_a_token_says_how_to_give_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refused: Exception) -> None:
+    monkeypatch.setattr(cluster, "ray", FakeRay(refused))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}")
+        with pytest.raises(InputError, match="RAY_AUTH_MODE=token"), cluster.ray_session(StorageSpec(str(tmp_path))):
+            pytest.fail("the session must not open")
 
 
 def test_local_in_rays_own_words_is_our_local_ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -34,7 +34,10 @@ def server_at(base_url: str, model: str, key: str, group: str = "bench") -> Targ
     Raises `InputError` when it does not answer as OpenAI's do, or has no such model.
     """
     origin = base_url.rstrip("/").removesuffix("/v1")
-    status, body = _call(Target(origin, "", key), "/v1/models")
+    try:
+        status, body = _call(Target(origin, "", key), "/v1/models")
+    except CrossmeshError as error:
+        raise InputError(f"{group}.url={base_url}: {error.__cause__}. Start that server, or correct the URL.") from error
     if status != 200:
         raise InputError(
             f"{group}.url={base_url}: its /v1/models answers with status {status}. Check the URL, and the key in {group}.api_key_env."

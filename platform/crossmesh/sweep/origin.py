@@ -34,7 +34,7 @@ def find_origin(spec: ExperimentSpec, tracker: Tracker) -> Origin | None:
     except (CrossmeshError, OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"checkpoint.resume_from={run_id!r} is no training run of {tracker.uri} that can be read ({_first_line(error)}). Give the id "
-            "of a FINISHED run of kind train; jobs/compare.py lists them."
+            "of a FINISHED run of kind train; `make ui` shows them."
         ) from error
     if run.status != "FINISHED":
         raise InputError(f"checkpoint.resume_from={run_id!r}: the run is {run.status}. Finish it first: run its job again.")

@@ -68,6 +68,10 @@ def tracked_state(tracker: Tracker, prefix: str) -> tuple[TrackedRun, SweepState
     Raises `InputError` when there is none, or several.
     """
     sweeps = [run for run in tracker.matching(prefix) if run.tags.get(TAG_KIND) == KIND]
+    if not sweeps and not prefix:
+        raise InputError(
+            f"No sweep has been started at {tracker.uri}. Start one: python jobs/finetune.py -m experiment=demo batch.micro=1,2"
+        )
     if not sweeps:
         raise InputError(f"sweep={prefix!r}: {tracker.uri} has no sweep whose run begins so. Look for it with: {tracker.ui_command}")
     if prefix and len(sweeps) > 1:

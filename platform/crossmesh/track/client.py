@@ -6,6 +6,8 @@ It knows nothing of runs and metrics (`tracker.py`). MLflow is imported when a c
 import logging
 import os
 import re
+import shlex
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +44,7 @@ _SQLITE = "sqlite:///"
 _QUIET = {"mlflow": logging.WARNING, "alembic": logging.WARNING, "urllib3.connectionpool": logging.ERROR}
 """Loggers and the least that they may say: migrations and retries are no news, what fails in the end is an error of ours."""
 _MISSING_REMEDY = "Check the id, and that tracking.uri names the place where the run was made."
-_LOCAL_REMEDY = "Check that the disk is not full and the folder is writable, or set tracking.uri to another place."
+_LOCAL_REMEDY = "Check free space (df -h) and permissions (ls -ld) of its folder, or set tracking.uri to another address."
 _REMOTE_REMEDY = (
     "Start that server, correct tracking.uri, or leave tracking.uri empty to track under storage.root; then run the same command again."
 )
@@ -125,9 +127,15 @@ def open_experiment(place: TrackingPlace, client: Any, name: str) -> str:
         if known.lifecycle_stage != "active":
             raise TrackingError(
                 f"Experiment {name!r} at {place.shown} is deleted. Choose another tracking.experiment, or restore it: "
-                f"mlflow experiments restore --experiment-id {known.experiment_id}"
+                f"{_restore_command(place, str(known.experiment_id))}"
             )
         return str(known.experiment_id)
+
+
+def _restore_command(place: TrackingPlace, experiment: str) -> str:
+    """Return the command that brings a deleted experiment of this store back."""
+    store = shlex.quote(f"MLFLOW_TRACKING_URI={place.shown}")
+    return f"env {store} {shlex.quote(sys.executable)} -m mlflow experiments restore --experiment-id {experiment}"
 
 
 def run_exists(client: Any, run_id: str) -> bool:

@@ -16,6 +16,8 @@ what was learnt and of how fast: speed may be compared where the first is equal.
 `crossmesh.data` lead from data to adapter, server and evaluation. `python jobs/ui.py` prints the addresses of the prepared views;
 `python jobs/compare.py` decides."""
 _SECTION = "crossmesh"
+_OPENED = 40
+"""Parents whose rows a view opens, the newest first: the tag has room for no more with every server."""
 _MESH = ("mesh_shape.dcn", "mesh_shape.data", "mesh_shape.fsdp", "mesh_shape.tp", "micro_batch")
 
 
@@ -25,29 +27,36 @@ class View:
 
     key: str
     title: str
-    kinds: tuple[str, ...]
-    """Kinds of runs that it shows."""
+    kind: str
+    """The kind of runs that it shows."""
     params: tuple[str, ...]
     metrics: tuple[str, ...]
     tags: tuple[str, ...]
     charts: tuple[Mapping[str, Any], ...]
 
     @property
-    def tag(self) -> tuple[str, str]:
-        """Key and value of the experiment's tag that holds it."""
-        return f"{_TAG}{self.key}", json.dumps(self._state(), separators=(",", ":"))
+    def filter(self) -> str:
+        """Which runs it shows, in MLflow's search language (which takes no `IN` for tags)."""
+        return f"tags.`crossmesh.kind` = '{self.kind}'"
+
+    def tag(self, parents: Sequence[str]) -> tuple[str, str]:
+        """Return key and value of the experiment's tag that holds it.
+
+        MLflow draws charts of the runs whose rows are open: `parents` are the ids of runs below which there are others.
+        """
+        return f"{_TAG}{self.key}", json.dumps(self._state(parents), separators=(",", ":"))
 
     def path(self, experiment_id: str) -> str:
         """What follows MLflow's address."""
         return f"/#/experiments/{experiment_id}/runs?viewStateShareKey={self.key}&compareRunsMode=CHART"
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self, parents: Sequence[str]) -> dict[str, Any]:
         columns = [("attributes", "Created"), ("attributes", "Duration"), *(("tags", name) for name in self.tags)]
         columns += [("params", name) for name in self.params] + [("metrics", name) for name in self.metrics]
-        kinds = ", ".join(f"'{kind}'" for kind in self.kinds)
         charts = [{"uuid": f"{self.key}-{index}", "metricSectionId": _SECTION, **chart} for index, chart in enumerate(self.charts)]
         return {
-            "searchFilter": f"tags.`crossmesh.kind` IN ({kinds})",
+            "searchFilter": self.filter,
+            "runsExpanded": dict.fromkeys(parents[:_OPENED], True),
             "selectedColumns": [f"{place}.`{name}`" for place, name in columns],
             "runsHiddenMode": "FIRST_20_RUNS",
             "compareRunCharts": charts,
@@ -89,7 +98,7 @@ VIEWS = (
     View(
         "crossmesh-training",
         "Training: loss by tokens, tokens/s by mesh, cost by quality",
-        ("train",),
+        "train",
         ("backend.name", "hardware.name", *_MESH, "packing.mode"),
         (_LOSS, _SPEED, "train/seconds", _USD, "train/tokens"),
         ("crossmesh.science", "crossmesh.system"),
@@ -105,7 +114,7 @@ VIEWS = (
     View(
         "crossmesh-evaluation",
         "Evaluation: quality by model",
-        ("evaluate",),
+        "evaluate",
         ("task", "temperature", "samples"),
         (*_PASS, "eval/seconds", "eval/completion_tokens"),
         ("crossmesh.adapter", "crossmesh.base", "crossmesh.server"),

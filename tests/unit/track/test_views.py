@@ -5,15 +5,17 @@ from crossmesh.track.views import VIEWS, line
 
 def test_a_view_is_a_tag_that_every_server_takes_and_an_address() -> None:
     training = VIEWS[0]
-    key, value = training.tag
+    key, value = training.tag(["p"])
     state = json.loads(value)
     assert key == "mlflow.sharedViewState.crossmesh-training"
     assert training.path("7") == "/#/experiments/7/runs?viewStateShareKey=crossmesh-training&compareRunsMode=CHART"
-    assert state["searchFilter"] == "tags.`crossmesh.kind` IN ('train')"
+    assert state["searchFilter"] == training.filter == "tags.`crossmesh.kind` = 'train'"
+    assert state["runsExpanded"] == {"p": True}
     assert "params.`mesh_shape.fsdp`" in state["selectedColumns"]
     for view in VIEWS:
-        assert len(view.tag[1]) < 5_000  # MLflow before 3.
-        shown = json.loads(view.tag[1])
+        _, full = view.tag([f"{number:032x}" for number in range(100)])
+        assert len(full) < 5_000  # MLflow before 3.
+        shown = json.loads(full)
         charts, sections = shown["compareRunCharts"], shown["compareRunSections"]
         assert len({chart["uuid"] for chart in charts}) == len(charts)
         assert {chart["metricSectionId"] for chart in charts} == {section["uuid"] for section in sections}
