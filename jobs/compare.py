@@ -84,10 +84,10 @@ def run(job: Job[CompareKeys]) -> None:
     if any(one.verdict == REGRESSION for one in judged):
         sys.exit(CrossmeshError.exit_code)
     if open_ := [one for one in judged if one.verdict == ONE_RUN]:
-        command = repeat_command(done.report.results, *(one.run_id for one in selection.runs))
+        more = repeat_command(done.report.results, *(one.run_id for one in selection.runs))
         raise InputError(
             f"fail_if.{open_[0].limit.key} cannot be judged: {open_[0].change.words} is beyond the limit, and one run each says nothing of "
-            f"the machine. Add repeats and judge fail_if.tokens_per_s: {command}"
+            f"the machine. Add repeats and judge fail_if.tokens_per_s: {more}"
         )
 
 
