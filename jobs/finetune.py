@@ -17,11 +17,12 @@ from crossmesh.plan.gate import announced, gate_training
 from crossmesh.plan.planner import own_planner
 from crossmesh.spec.command_line import command
 from crossmesh.spec.compose import Job, SweptJob, run_job
+from crossmesh.spec.repeats import check_repeats
 from crossmesh.spec.sweep import SweepKeys
 from crossmesh.sweep.driver import run_sweep
-from crossmesh.sweep.repeat import Repeats, add_repeats, check_repeats
+from crossmesh.sweep.repeat import Repeats, add_repeats
 from crossmesh.sweep.request import request_of
-from crossmesh.sweep.training import Training
+from crossmesh.sweep.training import Training, values_of
 from crossmesh.sweep.trial import fetch, prepare, run_trial
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.launch import check_trainable
@@ -61,30 +62,15 @@ def run(job: Job[FinetuneKeys]) -> None:
             trial = run_trial(spec, prepared, tracker, stage.hear, force=job.keys.force)
         if job.keys.repeats:
             add_repeats(tracker, spec, [tracker.run(trial.run_id)], job.keys.repeats, job.keys.repeat_steps, console.say)
-    console.result(
-        f"{spec.name}: {spec.backend_name}",
-        {
-            trial.result.adapter_folder.name: str(trial.result.adapter_folder),
-            "final_loss": trial.result.final_loss,
-            **({"emulated": True} if spec.hardware.emulated else {}),
-            "tokens_per_s": trial.result.tokens_per_s,
-            "padded_tokens_per_s": trial.result.padded_tokens_per_s,
-            "packing_efficiency": trial.result.packing_efficiency,
-            "seconds": trial.result.seconds,
-            "science_fingerprint": prepared.science.digest,
-            "system_fingerprint": prepared.system.digest,
-            **({"dropped_rows": prepared.dropped_by_reason} if prepared.dropped else {}),
-            "run_id": trial.run_id,
-            "already_done": trial.skipped,
-        },
-        job.keys.output,
-    )
+    console.result(f"{spec.name}: {spec.backend_name}", values_of(spec, trial), job.keys.output)
+    if not spec.lora.full:
+        console.say(f"next: python jobs/evaluate.py serve.adapters=[mine:{trial.run_id}], or jobs/serve.py with the same key")
 
 
 def sweep(points: Sequence[SweptJob[FinetuneKeys]]) -> None:
     """Fine-tune at every point (`-m`), and show them together."""
     request = request_of("finetune", points, lambda keys: keys.force)
-    keys = next(point.job.keys for point in points if isinstance(point.job, Job))
+    keys = next((point.job.keys for point in points if isinstance(point.job, Job)), FinetuneKeys())
     then = Repeats(keys.repeats, keys.repeat_steps) if keys.repeats else None
     run_sweep(request, Training(), command("python jobs/finetune.py", sys.argv[1:]), then=then)
 

@@ -19,8 +19,9 @@ from crossmesh.pipeline.experiment import check_experiment, run_experiment
 from crossmesh.report.tables import print_report
 from crossmesh.spec.command_line import command
 from crossmesh.spec.compose import Job, JobKeys, run_job
+from crossmesh.spec.repeats import check_repeats
 from crossmesh.spec.training import BACKENDS
-from crossmesh.sweep.repeat import Repeats, check_repeats
+from crossmesh.sweep.repeat import Repeats
 from crossmesh.track.tracker import Tracker
 
 

@@ -19,36 +19,6 @@ KIND = "compare"
 
 
 @dataclass(frozen=True)
-class Limits:
-    """By quantity: the most that a candidate may change for the worse, `-3%` for what should be high, `2%` for what should be low."""
-
-    tokens_per_s: str = ""
-    """Real training tokens per second."""
-    wall_clock_s: str = ""
-    """Time of all steps."""
-    final_loss: str = ""
-    """Loss of the last step."""
-    mfu: str = ""
-    """Model FLOP utilization."""
-    energy_wh: str = ""
-    """Energy of the accelerators."""
-    usd: str = ""
-    """Cost of the run."""
-    usd_per_million_tokens: str = ""
-    """Cost of a million tokens trained on."""
-    pass_at_1: str = ""
-    """Problems solved at the first answer, in points: `-2%` are two points."""
-    pass_at_5: str = ""
-    """Problems solved by one of five answers."""
-    output_tokens_per_s: str = ""
-    """Of a server, at the first load of its benchmark."""
-    ttft_p50_s: str = ""
-    """Time to the first token there."""
-    goodput_requests_per_s: str = ""
-    """Requests a second within the SLO there."""
-
-
-@dataclass(frozen=True)
 class Done:
     """A finished comparison."""
 

@@ -120,3 +120,13 @@ def _verdict(change: Margin, limit: Limit, quantity: Quantity, small: bool) -> s
         return ONE_RUN
     best = change.high if quantity.better == HIGHER else change.low
     return OPEN if best is not None and sign * best >= sign * limit.value else REGRESSION
+
+
+def require_decided(judged: Sequence[Judged], more: str) -> None:
+    """Raise `InputError` where one run each leaves a limit open; `more` is the command that adds repeats."""
+    undecided = next((one for one in judged if one.verdict == ONE_RUN), None)
+    if undecided is not None:
+        raise InputError(
+            f"fail_if.{undecided.limit.key} cannot be judged: {undecided.change.words} is beyond the limit, and one run each says nothing "
+            f"of the machine. Add repeats and judge fail_if.tokens_per_s: {more}"
+        )

@@ -36,6 +36,11 @@ def parent_of(run: TrackedRun) -> str:
     return run.tags.get(_PARENT, "")
 
 
+def trainings_of(selection: Selection) -> list[TrackedRun]:
+    """Return the trainings of a selection."""
+    return [run for run in selection.runs if kind_of(run) == TRAIN]
+
+
 def named_runs(tracker: Tracker, prefixes: Sequence[str]) -> Selection:
     """The finished runs whose MLflow ids begin so. Raises `InputError` when none or several do, or when one is no result."""
     found = [find_run(tracker, prefix) for prefix in prefixes]

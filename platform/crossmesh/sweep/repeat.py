@@ -46,12 +46,6 @@ class Repeats:
             add_repeats(tracker, own, [tracker.run(run_id) for run_id in dict.fromkeys(run_ids)], self.count, self.steps, say)
 
 
-def check_repeats(key: str, count: int, key_steps: str, steps: int) -> None:
-    """Raise `InputError` for numbers that cannot be."""
-    require(count == 0 or count >= 3, key, count, "0, or 3 and more: fewer decide nothing")
-    require(steps >= 3, key_steps, steps, "3 or more: the first compiles")
-
-
 def add_repeats(
     tracker: Tracker, own: ExperimentSpec, runs: Sequence[TrackedRun], count: int, steps: int, say: Callable[[str], None]
 ) -> int:

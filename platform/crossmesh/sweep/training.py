@@ -1,6 +1,7 @@
 """A trial as what a sweep runs: the same gate, the same preparation and the same `run_trial` as one alone."""
 
 from threading import Lock
+from typing import Any
 
 from crossmesh.cluster import require_chips
 from crossmesh.hardware.devices import Cpu, Gpu, Tpu
@@ -10,7 +11,7 @@ from crossmesh.plan.planner import Planner
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.training import ModelSpec
 from crossmesh.sweep.policy import Need
-from crossmesh.sweep.trial import fetch, prepare, run_trial
+from crossmesh.sweep.trial import Trial, fetch, prepare, run_trial
 from crossmesh.sweep.work import Hooks, Ran, usd_per_hour
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import StageEvent
@@ -57,3 +58,22 @@ class Training:
         prepared = prepare(spec, model, tracker)
         trial = run_trial(spec, prepared, tracker, hooks.on_event, parent=hooks.parent, force=hooks.force, check=hooks.check)
         return Ran(trial.run_id, trial.skipped, spec.optim.last_step, trial.result.final_loss, trial.result.tokens_per_s)
+
+
+def values_of(spec: ExperimentSpec, trial: Trial) -> dict[str, Any]:
+    """Return what `jobs/finetune.py` says of a finished trial."""
+    result, prepared = trial.result, trial.prepared
+    return {
+        result.adapter_folder.name: str(result.adapter_folder),
+        "final_loss": result.final_loss,
+        **({"emulated": True} if spec.hardware.emulated else {}),
+        "tokens_per_s": result.tokens_per_s,
+        "padded_tokens_per_s": result.padded_tokens_per_s,
+        "packing_efficiency": result.packing_efficiency,
+        "seconds": result.seconds,
+        "science_fingerprint": prepared.science.digest,
+        "system_fingerprint": prepared.system.digest,
+        **({"dropped_rows": prepared.dropped_by_reason} if prepared.dropped else {}),
+        "run_id": trial.run_id,
+        "already_done": trial.skipped,
+    }
