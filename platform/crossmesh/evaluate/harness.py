@@ -5,16 +5,18 @@ The result says nothing about other models; `paired` compares two, and `EvalResu
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from crossmesh.errors import InputError
 from crossmesh.evaluate.generate import generate
-from crossmesh.evaluate.judge import SIMULATOR, References, Verdict, judge_all, judge_references, limits_of, silent, simulator_version
+from crossmesh.evaluate.judge import SIMULATOR, References, Verdict, judge_all, judge_references, limits_of, silent
+from crossmesh.evaluate.judging import judge_record
 from crossmesh.evaluate.problems import Problem, task_digest
-from crossmesh.evaluate.results import RESULT, EvalResult, split_results
+from crossmesh.evaluate.prompts import prompts_record
+from crossmesh.evaluate.results import RECORD_FORM, RESULT, EvalResult, split_results
 from crossmesh.evaluate.samples import Sample
 from crossmesh.evaluate.sandbox import Limits, Sandbox, open_sandbox
 from crossmesh.evaluate.tasks import load_task
@@ -41,7 +43,8 @@ class JudgedTask:
     references: References
     task_digest: str
     """Of all problems of the task, those that cannot be judged here included."""
-    simulator: str
+    judge_record: Mapping[str, Any]
+    """What judges (`judging.judge_record`)."""
     sandbox: Sandbox
     limits: Limits
     workers: int
@@ -58,14 +61,14 @@ def open_task(eval_spec: EvalSpec, data: DataSpec, on_progress: Progress = silen
         InputError: a tool is missing, or the task's files; or no problem can be judged here.
     """
     problems = load_task(eval_spec, data)
-    sandbox, simulator, limits = open_sandbox(eval_spec.sandbox, SIMULATOR), simulator_version(), limits_of(eval_spec)
+    record, sandbox, limits = judge_record(eval_spec), open_sandbox(eval_spec.sandbox, SIMULATOR), limits_of(eval_spec)
     on_progress("references", 0, len(problems))
     references = judge_references(problems, sandbox, limits, eval_spec.workers, lambda done, total: on_progress("references", done, total))
     if not references.usable:
         raise InputError(
             f"No problem of eval.task={eval_spec.task} can be judged here: every one fails itself ({dict(references.left_out)})."
         )
-    return JudgedTask(references, task_digest(problems), simulator, sandbox, limits, eval_spec.workers)
+    return JudgedTask(references, task_digest(problems), record, sandbox, limits, eval_spec.workers)
 
 
 def evaluate_endpoint(
@@ -79,10 +82,11 @@ def evaluate_endpoint(
     *,
     model_digest: str = "",
     origin: Origin | None = None,
+    answers: Path | None = None,
 ) -> EvalResult:
-    """Evaluate `model` on `eval.task` and leave `samples.jsonl`, `judged.jsonl` and `result.json` in `folder`.
+    """Evaluate `model` on `eval.task` and leave `judged.jsonl` and `result.json` in `folder`, answers in `samples.jsonl`.
 
-    Started again in the same folder it asks only for answers that are missing.
+    Started again it asks only for answers that are missing, and judges all.
 
     Args:
         base_url: an OpenAI-compatible endpoint, with or without `/v1`.
@@ -90,13 +94,14 @@ def evaluate_endpoint(
         model: model id as the endpoint lists it.
         eval_spec: task, sampling and limits.
         task: from `open_task`.
-        folder: where answers and the result are kept.
+        folder: where verdicts and the result are kept.
         on_progress: see `Progress`.
         model_digest: digest of weights and adapter behind the id, so that answers of an earlier model of this name are not reused.
         origin: the server whose answers count; None: the one that answers now.
+        answers: folder of the answers, which outlive a judge; None: `folder`.
 
     Raises:
-        InputError: the endpoint does not know key or model, or `folder` holds answers of another evaluation.
+        InputError: the endpoint does not know key or model, or the folder holds answers of another evaluation.
         GenerationError: the endpoint failed for good; answers so far are kept.
         ServerChangedError: another server has answered.
     """
@@ -112,7 +117,7 @@ def evaluate_endpoint(
             problems,
             eval_spec,
             origin=origin,
-            path=folder / "samples.jsonl",
+            path=(answers or folder) / "samples.jsonl",
             identity={**record, "model": model, "model_digest": model_digest, "server": origin.models},
             on_progress=lambda done, total: on_progress("generate", done, total),
         )
@@ -124,7 +129,13 @@ def evaluate_endpoint(
     result = EvalResult(
         model=model,
         splits=split_results(problems, samples, verdicts, eval_spec),
-        comparable_on={**record, "excluded": [name for name, _ in left_out], "simulator": task.simulator, "sandbox": task.sandbox.kind},
+        comparable_on={
+            "form": RECORD_FORM,
+            **record,
+            "prompts": prompts_record(base_url, api_key, model, problems, samples),
+            "excluded": [name for name, _ in left_out],
+            "judge": dict(task.judge_record),
+        },
         excluded=left_out,
         errors=dict(Counter(sample.error for sample in samples if sample.error)),
         prompt_tokens=sum(sample.prompt_tokens for sample in samples),

@@ -4,6 +4,7 @@ An answer passes only when the testbench prints `PASS <nonce>` with a nonce draw
 its checks, as many as it makes of the reference. Exit codes decide nothing by themselves. Scores are `passk`'s.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -44,7 +45,8 @@ REASONS = (
 )
 
 _WALL = 10.0
-"""Wall-clock seconds of a simulation for each CPU second: one that hangs computes; one that waits on a busy machine does not hang."""
+"""Wall-clock seconds of a simulation for each CPU second and worker on a core: one that hangs computes; one that waits on a busy machine,
+or on its neighbours, does not hang."""
 _COMPILE_FAILED = 97
 # One sandbox for both steps: its start is a large part of a short simulation. The testbench comes first, so that nothing in the design
 # can change how it is read; `-s tb` makes it the only top. Waveforms that a testbench asks for are not written.
@@ -94,7 +96,8 @@ def silent(*progress: object) -> None:
 
 def limits_of(eval_spec: EvalSpec) -> Limits:
     """Return the sandbox limits that a spec asks for."""
-    return Limits(wall_s=_WALL * eval_spec.timeout_s, cpu_s=eval_spec.timeout_s, memory_mib=eval_spec.memory_mib)
+    wall = _WALL * eval_spec.timeout_s * max(1.0, eval_spec.workers / (os.cpu_count() or 1))
+    return Limits(wall_s=wall, cpu_s=eval_spec.timeout_s, memory_mib=eval_spec.memory_mib)
 
 
 @cache

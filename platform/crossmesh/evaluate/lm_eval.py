@@ -22,7 +22,7 @@ from crossmesh.errors import CrossmeshError, InputError, reading
 from crossmesh.evaluate.harness import Progress, sampling_record
 from crossmesh.evaluate.judge import silent
 from crossmesh.evaluate.passk import estimate
-from crossmesh.evaluate.results import RESULT, EvalResult, SplitResult
+from crossmesh.evaluate.results import RECORD_FORM, RESULT, EvalResult, SplitResult
 from crossmesh.files import canonical_json, digest_text, write_json, write_text
 from crossmesh.origin import Origin, ServerChangedError
 from crossmesh.spec.evaluation import EvalSpec
@@ -36,25 +36,26 @@ _MAX_RETRIES = 6
 _LOOK_S = 2.0
 
 
-def harness_python() -> str:
-    """Return the interpreter that has lm-evaluation-harness.
+def harness_python() -> tuple[str, str]:
+    """Return the interpreter that has lm-evaluation-harness, and the harness's version.
 
     Raises:
         InputError: it does not have it.
     """
     made = made_harness()
     python = environment(KIND).python or (str(made) if made.is_file() else sys.executable)
-    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('lm_eval') is None)"
+    look = "import importlib.metadata, importlib.util, sys; importlib.util.find_spec('lm_eval') or sys.exit(1)"
+    look += "; print(importlib.metadata.version('lm_eval'))"
     try:
-        found = subprocess.run([python, "-c", look], capture_output=True, check=False).returncode == 0
+        found = subprocess.run([python, "-c", look], capture_output=True, text=True, check=False)
     except OSError as error:
         raise InputError(f"{_VARIABLE}={python!r} cannot be started: {error.strerror}. Give the path of a Python interpreter.") from error
-    if not found:
+    if found.returncode:
         raise InputError(
             f"eval.task=lm_eval needs lm-evaluation-harness, which {python} does not have. Run `make harness`, or install "
             f"{REQUIREMENT} into an environment of its own and set {_VARIABLE} to its interpreter."
         )
-    return python
+    return python, found.stdout.strip()
 
 
 def check_tasks(eval_spec: EvalSpec) -> None:
@@ -83,7 +84,7 @@ def evaluate_harness(
         ServerChangedError: another server has answered than `origin` (None: the one that answers now); no answer is kept.
     """
     check_tasks(eval_spec)
-    python, began = harness_python(), time.monotonic()
+    (python, _), began = harness_python(), time.monotonic()
     origin = origin or Origin(base_url, api_key)
     kept = folder / "harness"
     kept.mkdir(parents=True, exist_ok=True)
@@ -175,6 +176,7 @@ def _read(kept: Path, model: str, spec: EvalSpec, judged: Path, seconds: float) 
         samples = {task: _samples(kept, task) for task in found["configs"]}
         hashes = {task: found["task_hashes"].get(task, "") for task in samples}
         record = {
+            "form": RECORD_FORM,
             "task": spec.task,
             "task_digest": digest_text(canonical_json([hashes, found["versions"], found["n-shot"]])),
             "tasks": sorted(samples),

@@ -16,6 +16,10 @@ from crossmesh.spec.evaluation import EvalSpec
 
 RESULT = "result.json"
 """Name of the file in the folder of an evaluation."""
+RECORD, SURROUNDINGS = "records/evaluation.json", "records/surroundings.json"
+"""Artifacts of an evaluation: how the model was examined, and what was there and decided no answer."""
+RECORD_FORM = 2
+"""Of the record of how a model was examined; raised when the record says more, or says it otherwise."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class EvalResult:
     model: str
     splits: tuple[SplitResult, ...]
     comparable_on: Mapping[str, Any]
-    """What must be equal for two results to be set side by side: task, its digest, exclusions, sampling, simulator, sandbox."""
+    """What must be equal for two results to be set side by side: task, its digest, prompts, exclusions, sampling, judge."""
     excluded: tuple[tuple[str, str], ...]
     """Problems that cannot be judged here, with the reason (`References.left_out`); they count nowhere."""
     errors: Mapping[str, int]

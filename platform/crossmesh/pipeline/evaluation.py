@@ -6,37 +6,39 @@ Which adapters there are and what the results mean is the caller's.
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from crossmesh.bench.endpoint import fingerprint_of, is_emulated, server_at
 from crossmesh.bench.load import Target
 from crossmesh.console import Console
+from crossmesh.evaluate.examined import engine_of, surroundings_of
 from crossmesh.evaluate.harness import JudgedTask, evaluate_endpoint, open_task
-from crossmesh.evaluate.judge import SIMULATOR, simulator_version
+from crossmesh.evaluate.judge import SIMULATOR
+from crossmesh.evaluate.judging import judge_record
 from crossmesh.evaluate.lm_eval import check_tasks, evaluate_harness, harness_python
 from crossmesh.evaluate.problems import task_digest
-from crossmesh.evaluate.results import EvalResult, read_result
+from crossmesh.evaluate.results import RECORD, RECORD_FORM, SURROUNDINGS, EvalResult, read_result
 from crossmesh.evaluate.sandbox import open_sandbox
 from crossmesh.evaluate.tasks import load_task
-from crossmesh.files import canonical_json, digest_text, read_json, write_json
+from crossmesh.files import canonical_json, digest_file, digest_text, read_json, write_json
 from crossmesh.models.weights import ModelFolder
 from crossmesh.origin import Origin
 from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.app import start_server
 from crossmesh.serve.engine import engine_settings
 from crossmesh.serve.record import engine_record
+from crossmesh.spec.classes import settings
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.trial import cache_folder
 from crossmesh.track.provenance import gather_provenance
-from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_SERVER, Tracker
+from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_EVALUATION, TAG_SERVER, Tracker
 
 BASE = "base"
-_SUBJECT = ("sha256", "model", "adapters")
-"""What a fingerprint says of the model examined; the rest says how."""
-_PLACE = ("url", "model", "api_key_env", "concurrency", "workers", "only", "path")
-"""Keys of `eval` that do not shape a result, or are in its record otherwise."""
+_NO_FILES: Mapping[str, str] = {}
+_ASKED = ("task", "variant", "tasks", "samples", "temperature", "top_p", "max_tokens", "seed")
+"""Keys of `eval` that shape answers."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def check_evaluation(spec: ExperimentSpec) -> None:
         check_tasks(spec.eval)
     else:
         load_task(spec.eval, spec.data)
-        simulator_version()
+        judge_record(spec.eval)
         open_sandbox(spec.eval.sandbox, SIMULATOR)
 
 
@@ -101,16 +103,24 @@ class Examiner:
 
         `identity` is all that it depends on beside the task.
         """
-        folder = self._folder(name, identity)
+        answers = self._answers(name, identity)
         if force:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(answers, ignore_errors=True)
+        folder = self._verdicts(answers)
         if not (folder / "run.json").is_file():
             return None
         kept = read_json(folder / "run.json")
         return Evaluation(name, read_result(folder), kept["record"], kept["run_id"], skipped=True)
 
     def examine(
-        self, name: str, identity: object, target: Target, engine: Mapping[str, Any], tags: Mapping[str, str], origin: Origin
+        self,
+        name: str,
+        identity: object,
+        target: Target,
+        said: Mapping[str, Any] | None,
+        tags: Mapping[str, str],
+        origin: Origin,
+        files: Mapping[str, str] = _NO_FILES,
     ) -> Evaluation:
         """Evaluate the model `target.model`, called `name`, going on where an interrupted call was, and track it.
 
@@ -118,13 +128,15 @@ class Examiner:
             name: what it is called in results.
             identity: as for `kept`.
             target: the endpoint.
-            engine: what answers, for the record.
+            said: fingerprint of the server; None of one that does not say.
             tags: for the run.
             origin: the server whose answers count.
+            files: digests of the model's files that say how it is asked.
         """
-        folder = self._folder(name, identity)
+        answers = self._answers(name, identity)
+        folder = self._verdicts(answers)
         run_id = self._tracker.start(
-            f"evaluate {name}", "evaluate", parent=self._parent, params=self._spec.eval, tags=tags, emulated=is_emulated(engine)
+            f"evaluate {name}", "evaluate", parent=self._parent, params=self._spec.eval, tags=tags, emulated=is_emulated(said)
         )
         self._tracker.provenance(run_id, gather_provenance())
         status = "FAILED"
@@ -137,10 +149,21 @@ class Examiner:
                     digest = digest_text(canonical_json(identity))
                     task = self._judged_task()
                     result = evaluate_endpoint(
-                        url, target.key, target.model, spec, task, folder, stage.progress, model_digest=digest, origin=origin
+                        url,
+                        target.key,
+                        target.model,
+                        spec,
+                        task,
+                        folder,
+                        stage.progress,
+                        model_digest=digest,
+                        origin=origin,
+                        answers=answers,
                     )
-            record = {**result.comparable_on, "engine": dict(engine)}
+            record = {**result.comparable_on, "engine": engine_of(said) if said else {"unknown": target.origin}}
             self._track(run_id, result, record)
+            around = {**surroundings_of(said or {}), "files": dict(files), "settings": settings(self._spec, ("eval", "serve"))}
+            self._tracker.artifact_json(run_id, SURROUNDINGS, around)
             write_json(folder / "run.json", {"run_id": run_id, "record": record})
             status = "FINISHED"
         except KeyboardInterrupt:
@@ -158,18 +181,22 @@ class Examiner:
                 stage.say(f"{len(self._task.references.usable)} problems judge their own solutions right; {len(left_out)} are left out")
         return self._task
 
-    def _folder(self, name: str, identity: object) -> Path:
-        """One place for each model, task and engine."""
-        asked = {key: value for key, value in asdict(self._spec.eval).items() if key not in _PLACE}
-        where = self._task_files()
-        whole = [name, identity, asked, asdict(self._spec.data.rtl), self._spec.data.system_prompt, where]
-        return self._spec.storage.path / "evaluations" / digest_text(canonical_json(whole))[:16]
+    def _answers(self, name: str, identity: object) -> Path:
+        """One folder for each model, task and engine: the answers, whoever judges them."""
+        asked = {key: getattr(self._spec.eval, key) for key in _ASKED}
+        return self._spec.storage.path / "evaluations" / digest_text(canonical_json([name, identity, asked, self._task_files()]))[:16]
 
-    def _task_files(self) -> str:
-        """What `eval.path` holds, by digest; lm-evaluation-harness digests its own tasks, so its path stands for itself."""
-        if self._spec.eval.task == "verilog_eval":
+    def _verdicts(self, answers: Path) -> Path:
+        """One folder within it for each judge, and each form that its results have."""
+        judge: object = harness_python()[1] if self._spec.eval.task == "lm_eval" else judge_record(self._spec.eval)
+        return answers / f"judged-{digest_text(canonical_json([RECORD_FORM, judge, self._spec.eval.k]))[:16]}"
+
+    def _task_files(self) -> object:
+        """What is asked, by digest: the task's problems; of lm-evaluation-harness, which digests its own, what `eval.path` holds."""
+        if self._spec.eval.task != "lm_eval":
             return task_digest(load_task(self._spec.eval, self._spec.data))
-        return self._spec.eval.path
+        files = sorted(Path(self._spec.eval.path).expanduser().rglob("*")) if self._spec.eval.path else []
+        return [self._spec.eval.path, *([str(file), digest_file(file)] for file in files if file.is_file())]
 
     def _track(self, run_id: str, result: EvalResult, record: Mapping[str, Any]) -> None:
         values = {f"eval/{_key(split.split)}/pass_at_{one.k}": one.value for split in result.splits for one in split.pass_at_k}
@@ -177,7 +204,8 @@ class Examiner:
         self._tracker.metrics(run_id, {**values, "eval/completion_tokens": result.completion_tokens, "eval/seconds": result.seconds}, 0)
         task, digest = self._spec.eval.task, str(record["task_digest"])
         self._tracker.dataset(run_id, name=task, digest=digest, source=self._spec.eval.path or task, context="evaluation")
-        self._tracker.artifact_json(run_id, "records/evaluation.json", dict(record))
+        self._tracker.artifact_json(run_id, RECORD, dict(record))
+        self._tracker.tags(run_id, {TAG_EVALUATION: digest_text(canonical_json(dict(record)))})
         self._tracker.artifact_json(run_id, "result.json", result.to_json())
         self._tracker.artifact_file(run_id, Path(result.samples_path), "samples")
 
@@ -195,18 +223,20 @@ def evaluate_models(
     """Evaluate the base and every adapter through one server; it is started only when something is not done yet."""
     base = served_base(spec, model)
     served = [base.adapter(adapter.name, adapter.folder) for adapter in adapters]
-    settings = engine_settings(spec, base, served)
+    engine = engine_settings(spec, base, served)
     digests = {adapter.name: adapter.digest for adapter in adapters}
     identities = {
-        name: [model.weights_digest, model.template_digest, digests.get(name), engine_record(settings)] for name in settings.models
+        name: [model.weights_digest, model.tokenizer_digest, model.template_digest, digests.get(name), engine_record(engine)]
+        for name in engine.models
     }
+    files = {"chat_template": model.template_digest, "tokenizer": model.tokenizer_digest}
     examiner = Examiner(spec, tracker, console, parent)
     found = {name: kept for name, identity in identities.items() if (kept := examiner.kept(name, identity, force=force))}
-    missing = [name for name in settings.models if name not in found]
+    missing = [name for name in engine.models if name not in found]
     if not missing:
         return found
     examiner.ready()
-    with console.stage(f"serve: {', '.join(settings.models)}") as stage:
+    with console.stage(f"serve: {', '.join(engine.models)}") as stage:
         server = start_server(spec, base, served, on_progress=stage.say, private="evaluate")
         stage.say(f"ready at {server.base_url} after {server.start_s:.0f} s")
     with server:
@@ -215,8 +245,8 @@ def evaluate_models(
             tags = {TAG_BASE: model.weights_digest, TAG_SERVER: server.fingerprint["sha256"]}
             tags |= {TAG_ADAPTER: digests[name]} if name in digests else {}
             target = Target(server.base_url.removesuffix("/v1"), name, server.api_key)
-            found[name] = examiner.examine(name, identities[name], target, engine_of(server.fingerprint), tags, origin)
-    return {name: found[name] for name in settings.models}
+            found[name] = examiner.examine(name, identities[name], target, server.fingerprint, tags, origin, files)
+    return {name: found[name] for name in engine.models}
 
 
 def evaluate_url(spec: ExperimentSpec, tracker: Tracker, console: Console, *, force: bool) -> Evaluation:
@@ -229,17 +259,11 @@ def evaluate_url(spec: ExperimentSpec, tracker: Tracker, console: Console, *, fo
     said = fingerprint_of(target)
     origin = Origin(target.origin, target.key, said["sha256"] if said else None)
     identity = [target.model, said["sha256"] if said else target.origin]
-    engine = engine_of(said) if said else {"unknown": target.origin}
     examiner = Examiner(spec, tracker, console)
     if kept := examiner.kept(target.model, identity, force=force):
         return kept
     examiner.ready()
-    return examiner.examine(target.model, identity, target, engine, {TAG_SERVER: said["sha256"]} if said else {}, origin)
-
-
-def engine_of(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a server's fingerprint that must be equal for two models behind it to be compared."""
-    return {key: value for key, value in fingerprint.items() if key not in _SUBJECT}
+    return examiner.examine(target.model, identity, target, said, {TAG_SERVER: said["sha256"]} if said else {}, origin)
 
 
 def _key(name: str) -> str:

@@ -11,7 +11,7 @@ from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.evaluate.harness import open_task
 from crossmesh.evaluate.paired import LEVEL, Paired, compare_counts, holm
-from crossmesh.evaluate.results import EvalResult
+from crossmesh.evaluate.results import RECORD, EvalResult
 from crossmesh.hardware.devices import Tpu
 from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, check_evaluation, evaluate_models, evaluate_url
 from crossmesh.pipeline.serving import named_adapters
@@ -98,7 +98,7 @@ def judge_task(spec: ExperimentSpec, console: Console) -> dict[str, Any]:
         "failed": len(references.blind),
         "excluded": sorted(name for name, _ in references.excluded),
         "reasons": dict(references.left_out),
-        "simulator": task.simulator,
+        "simulator": task.judge_record["simulator"],
         "sandbox": task.sandbox.kind,
     }
 
@@ -139,7 +139,7 @@ def _stored(tracker: Tracker, prefix: str) -> Evaluation:
             f"printed, or look for it with: {tracker.ui_command}"
         )
     result = EvalResult.from_json(tracker.read_json(runs[0].run_id, "result.json"))
-    record = tracker.read_json(runs[0].run_id, "records/evaluation.json")
+    record = tracker.read_json(runs[0].run_id, RECORD)
     return Evaluation(f"{result.model} {runs[0].run_id[:8]}", result, record, runs[0].run_id, skipped=True)
 
 

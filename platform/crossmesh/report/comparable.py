@@ -21,6 +21,7 @@ EFFECTS = {
     "system": "what is being compared",
     "server": "what is being compared",
     "provenance": "confounder: may explain a difference in speed",
+    "surroundings": "confounder: decides no answer by itself, may explain a difference in quality",
 }
 """What a difference in a scope means."""
 EMULATED = "emulated"
@@ -50,7 +51,9 @@ class Difference:
     @property
     def confounds(self) -> bool:
         """Whether it may explain a difference without being what is compared."""
-        return self.scope == "provenance" or (self.scope == "server" and any(word in self.key.lower() for word in _CONFOUNDING))
+        return self.scope in ("provenance", "surroundings") or (
+            self.scope == "server" and any(word in self.key.lower() for word in _CONFOUNDING)
+        )
 
     @property
     def emulation(self) -> bool:
@@ -174,7 +177,7 @@ def _gate(aspect: str, variants: Sequence[Variant], found: Mapping[str, tuple[Di
         confounders = tuple(one for one in found["server"] if one.confounds)
     elif aspect == "quality":
         members = [one for one in variants if one.training or one.scores]
-        classes, blocking, confounders = quality_classes(variants), (*found["science"], *found["evaluation"]), ()
+        classes, blocking, confounders = quality_classes(variants), (*found["science"], *found["evaluation"]), found["surroundings"]
     else:
         members = [one for one in variants if one.training and (aspect == "speed" or one.usd is not None)]
         classes = _real_apart(_classes(members, "science"), {one.name for one in members if one.emulated})

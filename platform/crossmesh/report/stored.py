@@ -10,7 +10,7 @@ from statistics import mean
 from typing import Any
 
 from crossmesh.errors import InputError
-from crossmesh.evaluate.results import RESULT, EvalResult
+from crossmesh.evaluate.results import RECORD, RESULT, SURROUNDINGS, EvalResult
 from crossmesh.files import canonical_json, digest_text
 from crossmesh.report.cells import MODELLED
 from crossmesh.report.labels import labels
@@ -107,7 +107,7 @@ class _Reader:
 
     def examined(self, run: TrackedRun) -> str:
         """The fingerprint of how an evaluation examined."""
-        return digest_text(canonical_json(self._record(run, "records/evaluation.json")))
+        return digest_text(canonical_json(self._record(run, RECORD)))
 
     def _record(self, run: TrackedRun, path: str) -> Any:
         key = (path, run.run_id)
@@ -154,7 +154,9 @@ class _Reader:
 
     def _evaluated(self, run: TrackedRun, variant: Variant) -> Variant:
         result = EvalResult.from_json(self._tracker.read_json(run.run_id, RESULT))
-        record = replace(variant.record, evaluation=self._record(run, "records/evaluation.json"))
+        examined = self._record(run, RECORD)
+        around = self._record(run, SURROUNDINGS) if "form" in examined else None
+        record = replace(variant.record, evaluation=examined, surroundings=around)
         return replace(variant, record=record, scores=scores_of(result), answers=answers_of(result), metrics=result.metrics)
 
     def _benchmarked(self, run: TrackedRun, variant: Variant) -> Variant:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PRIMARY_SPLIT = "heldout"
 SPLIT_NAMES = {"heldout": "held-out", "hard": "unseen kinds"}
 """How a split is called where people read it; others keep their own name."""
-SCOPES = ("science", "evaluation", "workload", "system", "server", "provenance")
+SCOPES = ("science", "evaluation", "workload", "system", "server", "provenance", "surroundings")
 """The records of a run, what decides most first."""
 
 
@@ -33,6 +33,8 @@ class RunRecord:
     """Library versions, container, git state, host."""
     evaluation: Mapping[str, Any] | None = None
     """Task digest, sampling, engine version and flags, dtype; None when not evaluated."""
+    surroundings: Mapping[str, Any] | None = None
+    """What was there when it was evaluated and decided no answer: host, versions, files by digest; None where that is not known."""
     workload: Mapping[str, Any] | None = None
     """What a benchmarked server was asked: prompts, lengths, sampling, state of its cache; None without a benchmark."""
     server: Mapping[str, Any] | None = None

@@ -48,6 +48,8 @@ TAG_SERVER = "crossmesh.server"
 """Fingerprint of the server that was examined or measured."""
 TAG_EMULATED = "crossmesh.emulated"
 """`true` on a run that computed on CPU devices under the name of other hardware."""
+TAG_EVALUATION = "crossmesh.evaluation"
+"""Fingerprint of how a model was examined."""
 UI_PORT = 5000
 STATUSES = ("FINISHED", "FAILED", "KILLED")
 _TAG_PARENT = "mlflow.parentRunId"

@@ -9,7 +9,7 @@ from crossmesh.errors import InputError
 from crossmesh.evaluate.paired import compare_counts
 from crossmesh.evaluate.passk import estimate
 from crossmesh.evaluate.results import EvalResult, SplitResult
-from crossmesh.pipeline.evaluation import Evaluation, engine_of
+from crossmesh.pipeline.evaluation import Evaluation
 from crossmesh.pipeline.evaluation_job import _stored, compare
 from crossmesh.pipeline.evaluation_tables import needed_words, paper_json, render_evaluations
 from crossmesh.track.tracker import TrackedRun
@@ -84,11 +84,6 @@ def test_the_papers_gap_in_json():
     assert said["difference"]["independent"][1][0] < 0 < said["difference"]["independent"][1][1]
 
 
-def test_an_engine_is_what_a_fingerprint_says_without_the_model():
-    said = {"sha256": "x", "model": {"weights": "w"}, "adapters": {"a": "d"}, "dtype": "float32", "libraries": {"vllm": "0.32.0"}}
-    assert engine_of(said) == {"dtype": "float32", "libraries": {"vllm": "0.32.0"}}
-
-
 def test_an_earlier_evaluation_is_found_by_how_its_id_begins():
     earlier = evaluation("base", [1, 0])
     tracker = Mock(uri="sqlite:///x", ui_command="mlflow ui")
@@ -100,3 +95,34 @@ def test_an_earlier_evaluation_is_found_by_how_its_id_begins():
     tracker.matching.return_value = (run, run)
     with pytest.raises(InputError, match="'abc' begins the id of 2 finished evaluations of sqlite:///x"):
         _stored(tracker, "abc")
+
+
+def test_verdicts_are_used_again_under_the_same_judge_only_and_answers_under_any(tmp_path, monkeypatch):
+    from crossmesh.files import write_json
+    from crossmesh.pipeline import evaluation as room
+    from crossmesh.spec.evaluation import EvalSpec
+    from crossmesh.spec.experiment import ExperimentSpec
+    from crossmesh.spec.services import StorageSpec
+
+    judge = {"code": "a"}
+    monkeypatch.setattr(room, "judge_record", lambda spec: {**judge, "cpu_s": spec.timeout_s})
+
+    def examiner(**changed):
+        return room.Examiner(ExperimentSpec(eval=EvalSpec(**changed), storage=StorageSpec(str(tmp_path))), Mock(), Mock())
+
+    kept = evaluation("base", [1, 0])
+    answers = examiner()._answers("base", "w")
+    folder = examiner()._verdicts(answers)
+    write_json(folder / "result.json", kept.result.to_json())
+    write_json(folder / "run.json", {"run_id": "r", "record": RECORD})
+    assert examiner().kept("base", "w", force=False).run_id == "r"
+    assert examiner(workers=9, concurrency=1).kept("base", "w", force=False).run_id == "r"
+    assert examiner(timeout_s=0.2).kept("base", "w", force=False) is None
+    assert examiner(timeout_s=0.2)._answers("base", "w") == answers
+    for other in ({"temperature": 0.5}, {"max_tokens": 8}, {"seed": 1}):
+        assert examiner(**other)._answers("base", "w") != answers
+    judge["code"] = "b"
+    assert examiner().kept("base", "w", force=False) is None
+    judge["code"] = "a"
+    assert examiner().kept("base", "w", force=True) is None
+    assert not answers.exists()
