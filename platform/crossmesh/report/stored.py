@@ -9,22 +9,34 @@ from dataclasses import replace
 from statistics import mean
 from typing import Any
 
-from crossmesh.errors import InputError
+from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.evaluate.results import RECORD, RESULT, SURROUNDINGS, EvalResult
 from crossmesh.files import canonical_json, digest_text
 from crossmesh.report.cells import MODELLED
+from crossmesh.report.integrity import check_contents, check_examined, check_identity, check_optimizer, check_trained
 from crossmesh.report.labels import labels
 from crossmesh.report.lineage import link
 from crossmesh.report.measures import PLANNED_MEMORY, PLANNED_SPEED
 from crossmesh.report.prices import rent
 from crossmesh.report.selection import BENCHMARK, EVALUATE, TRAIN, kind_of
 from crossmesh.report.variants import EMULATED_RENT, Rent, Repeat, RunRecord, ServingCell, TrainingSummary, Variant, answers_of, scores_of
+from crossmesh.spec.fingerprint import TRAINED_RECORD
 from crossmesh.track.repeats import RATE, TAG_ROUND, TAG_STEPS, load_of, repeats_by_run
-from crossmesh.track.tracker import TAG_HBM_SOURCE, TAG_PROVENANCE, TAG_SCIENCE, TAG_STEP_SOURCE, TAG_SYSTEM, TrackedRun, Tracker
+from crossmesh.track.tracker import (
+    TAG_ADAPTER,
+    TAG_HBM_SOURCE,
+    TAG_PROVENANCE,
+    TAG_SCIENCE,
+    TAG_STEP_SOURCE,
+    TAG_SYSTEM,
+    TrackedRun,
+    Tracker,
+)
 
 _TOTALS = ("train/final_loss", "train/tokens_per_s_steady", "train/seconds", "train/tokens", "train/loss_tokens")
 _POWER = re.compile(r"^system/(?:.+/)?gpu_\d+_power_usage_watts$")
 _GIB = 1 << 30
+_TAG_OF = {"science": TAG_SCIENCE, "system": TAG_SYSTEM, "provenance": TAG_PROVENANCE}
 
 
 def stored_variants(tracker: Tracker, runs: Sequence[TrackedRun], catalogue: str = "") -> tuple[Variant, ...]:
@@ -81,12 +93,12 @@ class _Reader:
         missing = [name for name in _TOTALS if name not in run.metrics]
         if missing:
             raise InputError(f"The MLflow run {run.run_id} ({run.name}) has no metric {missing[0]}: it is no finished training of ours.")
-        record = RunRecord(
-            run.run_id,
-            science=self._shared(run, TAG_SCIENCE, "records/science.json"),
-            system=self._shared(run, TAG_SYSTEM, "records/system.json"),
-            provenance=self._shared(run, TAG_PROVENANCE, "records/provenance.json"),
-        )
+        check_identity(run)
+        science, system, provenance = (self._shared(run, scope) for scope in ("science", "system", "provenance"))
+        check_optimizer(run, science)
+        if TAG_ADAPTER in run.tags and (beside := self._beside_adapter(run)) is not None:
+            check_trained(run, beside)
+        record = RunRecord(run.run_id, science=science, system=system, provenance=provenance)
         return Variant(
             name=run.run_id,
             backend=run.name,
@@ -115,12 +127,21 @@ class _Reader:
             self._records[key] = self._tracker.read_json(run.run_id, path)
         return self._records[key]
 
-    def _shared(self, run: TrackedRun, tag: str, path: str) -> Any:
-        """A record that all runs with the same fingerprint have."""
-        key = (tag, run.tags.get(tag, run.run_id))
+    def _shared(self, run: TrackedRun, scope: str) -> Any:
+        """A record that all runs with the same fingerprint have; what is read has the digest of its tag."""
+        key = (scope, run.tags.get(_TAG_OF[scope], run.run_id))
         if key not in self._records:
-            self._records[key] = self._tracker.read_json(run.run_id, path)
+            contents = self._tracker.read_json(run.run_id, f"records/{scope}.json")
+            check_contents(run, scope, contents)
+            self._records[key] = contents
         return self._records[key]
+
+    def _beside_adapter(self, run: TrackedRun) -> Any:
+        """What the adapter's own record says; None of an older run, which has none."""
+        try:
+            return self._tracker.read_json(run.run_id, f"adapter/{TRAINED_RECORD}")
+        except (CrossmeshError, OSError):
+            return None
 
     def _training(self, run: TrackedRun) -> TrainingSummary:
         totals = {name.removeprefix("train/"): run.metrics[name] for name in _TOTALS}
@@ -153,8 +174,10 @@ class _Reader:
         )
 
     def _evaluated(self, run: TrackedRun, variant: Variant) -> Variant:
-        result = EvalResult.from_json(self._tracker.read_json(run.run_id, RESULT))
-        examined = self._record(run, RECORD)
+        values = self._tracker.read_json(run.run_id, RESULT)
+        result, examined = EvalResult.from_json(values), self._record(run, RECORD)
+        check_contents(run, "evaluation", examined)
+        check_examined(run, examined, values)
         around = self._record(run, SURROUNDINGS) if "form" in examined else None
         record = replace(variant.record, evaluation=examined, surroundings=around)
         return replace(variant, record=record, scores=scores_of(result), answers=answers_of(result), metrics=result.metrics)

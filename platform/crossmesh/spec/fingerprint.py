@@ -12,6 +12,14 @@ from crossmesh.files import canonical_json, digest_text
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.training import LORA_MASKS, NF4_BLOCK
 
+TRAINED_RECORD = "crossmesh_records.json"
+"""File beside the weights of an adapter, or of a whole model: which science and which system it was trained with."""
+
+
+def digest_of(contents: Mapping[str, Any]) -> str:
+    """The fingerprint of a record: SHA-256 of its canonical JSON, as hex."""
+    return digest_text(canonical_json(contents))
+
 
 @dataclass(frozen=True)
 class Record:
@@ -22,7 +30,7 @@ class Record:
     @property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, as hex."""
-        return digest_text(canonical_json(self.contents))
+        return digest_of(self.contents)
 
 
 @dataclass(frozen=True)
@@ -110,4 +118,14 @@ def system_record(spec: ExperimentSpec) -> Record:
 
 def trial_identity(science: Record, system: Record) -> str:
     """The identity of a trial: runs with the same one are the same run."""
-    return digest_text(canonical_json([science.digest, system.digest]))
+    return identity_of_digests(science.digest, system.digest)
+
+
+def identity_of_digests(science: str, system: str) -> str:
+    """`trial_identity` of the two fingerprints."""
+    return digest_text(canonical_json([science, system]))
+
+
+def trained_record(science: Record, system: Record, trained: str) -> dict[str, str]:
+    """What `TRAINED_RECORD` says; `trained` is the digest of what was trained."""
+    return {"science": science.digest, "system": system.digest, "trained": trained}

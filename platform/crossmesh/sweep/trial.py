@@ -32,7 +32,15 @@ from crossmesh.plan.planner import own_planner
 from crossmesh.plan.point import training_point
 from crossmesh.plan.record import plan_metrics, plan_sources, training_record
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.fingerprint import Record, ScienceFacts, science_record, system_record, trial_identity
+from crossmesh.spec.fingerprint import (
+    TRAINED_RECORD,
+    Record,
+    ScienceFacts,
+    science_record,
+    system_record,
+    trained_record,
+    trial_identity,
+)
 from crossmesh.sweep.lease import LeaseLostError, leased
 from crossmesh.sweep.origin import check_origin, find_origin
 from crossmesh.track.provenance import gather_provenance
@@ -255,6 +263,8 @@ def _run(
             )
         for event in result.history:  # What the run has already is not logged again; one whose run was lost has nothing.
             log.step(event)
+        own = trained_record(prepared.science, prepared.system, result.adapter_digest)
+        write_json(result.adapter_folder / TRAINED_RECORD, own)
         tracker.artifact_folder(run_id, result.adapter_folder, result.adapter_folder.name)
         tracker.metrics(run_id, _totals(result, None if spec.hardware.emulated else prepared.planned), spec.optim.last_step)
         if not spec.lora.full:
