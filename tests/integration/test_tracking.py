@@ -21,7 +21,7 @@ CLEAN_ENVIRONMENT = {"PYTHONPATH": str(Path(__file__).resolve().parents[2] / "pl
 
 @pytest.fixture(scope="module")
 def storage(tmp_path_factory):
-    return StorageSpec(root=str(tmp_path_factory.mktemp("a root") / "inner"))
+    return StorageSpec(root=str(tmp_path_factory.mktemp("a root") / "données #1;&"))
 
 
 @pytest.fixture

@@ -136,7 +136,12 @@ class Examiner:
         answers = self._answers(name, identity)
         folder = self._verdicts(answers)
         run_id = self._tracker.start(
-            f"evaluate {name}", "evaluate", parent=self._parent, params=self._spec.eval, tags=tags, emulated=is_emulated(said or {})
+            f"evaluate {name}",
+            "evaluate",
+            parent=self._parent,
+            params={"eval": self._spec.eval},
+            tags=tags,
+            emulated=is_emulated(said or {}),
         )
         self._tracker.provenance(run_id, gather_provenance())
         status = "FAILED"

@@ -1,5 +1,6 @@
 """Serving for people: the base and the adapters that the spec names, until Ctrl-C."""
 
+import json
 import time
 from functools import partial
 from pathlib import Path
@@ -59,6 +60,7 @@ def serve_until_interrupted(spec: ExperimentSpec, console: Console, output: str)
             },
             output,
         )
+        console.say(_client_snippet(server.base_url, server.models[-1]))
         try:
             while not server.replaced():
                 time.sleep(_KEYS_S)
@@ -66,6 +68,12 @@ def serve_until_interrupted(spec: ExperimentSpec, console: Console, output: str)
             console.say("another run has replaced this server, or removed it")
         except KeyboardInterrupt:
             console.say("stopping the server")
+
+
+def _client_snippet(base_url: str, model: str) -> str:
+    """Return a command that asks the server something."""
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32})
+    return f"ask it: curl {base_url}/chat/completions -H \"Authorization: Bearer $KEY\" -H 'Content-Type: application/json' -d '{body}'"
 
 
 def change_keys(storage: Path, add: str, revoke: str, console: Console, output: str) -> None:

@@ -5,7 +5,8 @@ Hydra's grammar takes ASCII letters, digits and a few signs unquoted, so a path 
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -50,6 +51,28 @@ def unreadable(argument: str) -> InputError:
     why = f": {odd!r} in a value needs quotes that the shell leaves alone" if odd else ""
     example = _shell(f"{key}='{value}'") if not set(value) & set("'\"\\[]{}") else "\"name='a=b'\", \"list=['a=b',c]\""
     return InputError(f"Cannot read {argument!r}{why}. Allowed: key=value. Write: {example}")
+
+
+def value_text(value: Any) -> str:
+    """Write a value as Hydra's grammar reads it back: numbers with all their digits, texts in quotes where they need any."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(value_text, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{value_text(key)}:{value_text(item)}' for key, item in value.items())}}}"
+    if not isinstance(value, str):
+        return repr(value)
+    try:
+        if OverridesParser.create().parse_override(f"key={value}").value() == value:
+            return value
+    except HydraException:
+        pass
+    doubled = re.sub(r"(\\*)'", lambda found: f"{found[1] * 2}\\'", value)  # Backslashes count before a quote only.
+    closed = re.sub(r"(\\+)$", lambda found: found[1] * 2, doubled)
+    return f"'{closed}'"
 
 
 def command(program: str, arguments: Sequence[str]) -> str:

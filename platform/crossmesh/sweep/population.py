@@ -40,7 +40,7 @@ class Population:
         size = self._tune.population
         generation, member = divmod(len(points), size)
         if generation == 0:
-            return overrides_of({**self._first[member], "optim.stop_at": self._ends[0]})
+            return overrides_of({**self._first[member], "optim.stop_at": self._ends[0]}, self._tune.space)
         before = points[(generation - 1) * size : generation * size]
         if generation == len(self._ends) or any(point.state not in ENDED for point in before):
             return None
@@ -54,7 +54,9 @@ class Population:
         settings = settings_of(parent.overrides, self._tune.space)
         if behind:
             settings = self._varied(settings, random)
-        return overrides_of({**settings, "optim.stop_at": self._ends[generation], "checkpoint.resume_from": parent.run_id})
+        return overrides_of(
+            {**settings, "optim.stop_at": self._ends[generation], "checkpoint.resume_from": parent.run_id}, self._tune.space
+        )
 
     def behind(self, point: Point, steps: Sequence[tuple[int, float]]) -> bool:  # noqa: ARG002 - every member runs to the generation's end
         """As `Search`."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from crossmesh.errors import InputError
+from crossmesh.spec.command_line import value_text
 from crossmesh.spec.tune import METRICS, TuneSpec
 from crossmesh.sweep.state import DONE, EARLY, FAILED, REJECTED, SKIPPED, Point
 
@@ -52,13 +53,13 @@ class TuneSearch:
         """As `Search`. Points are numbered in the order in which they were suggested, also those of earlier starts."""
         index = len(points)
         if self._tune.search != "optuna":
-            return overrides_of(self._given[index]) if index < len(self._given) else None
+            return overrides_of(self._given[index], self._tune.space) if index < len(self._given) else None
         if index >= self._tune.samples:
             return None
         if self._optuna is None:  # Begun anew it must not draw the first samples again.
             self._optuna = _optuna(self._tune, self._mode, self._tune.seed + index)
         self._tell(points)
-        return overrides_of(self._optuna.suggest(str(index)))
+        return overrides_of(self._optuna.suggest(str(index)), self._tune.space)
 
     def behind(self, point: Point, steps: Sequence[tuple[int, float]]) -> bool:
         """As `Search`."""
@@ -94,9 +95,9 @@ class TuneSearch:
                 self._optuna.add_evaluated_point(settings_of(point.overrides, self._tune.space), value)
 
 
-def overrides_of(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Settings as a command line says them."""
-    return tuple(f"{key}={_text(value)}" for key, value in settings.items())
+def overrides_of(settings: Mapping[str, Any], space: Mapping[str, Any]) -> tuple[str, ...]:
+    """Write settings as a command line does: values of a list as they stand in it, what was drawn from a range to six digits."""
+    return tuple(f"{key}={_drawn(value) if isinstance(space.get(key), Mapping) else value_text(value)}" for key, value in settings.items())
 
 
 def settings_of(overrides: Sequence[str], space: Mapping[str, Any]) -> Settings:
@@ -107,15 +108,13 @@ def settings_of(overrides: Sequence[str], space: Mapping[str, Any]) -> Settings:
         if key in space:
             values = space[key]
             if isinstance(values, list):
-                found[key] = next(value for value in values if _text(value) == text)
+                found[key] = next(value for value in values if value_text(value) == text)
             else:  # The text is rounded.
                 found[key] = int(text) if values.get("whole") else min(max(float(text), values["low"]), values["high"])
     return found
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
+def _drawn(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

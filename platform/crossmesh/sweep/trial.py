@@ -382,7 +382,12 @@ class _Log:
 def _params(spec: ExperimentSpec) -> dict[str, Any]:
     """The spec's keys, and beside them what follows from several: the mesh and the micro-batch as they are."""
     shape = spec.mesh_shape
-    return {**{one.name: getattr(spec, one.name) for one in fields(spec)}, "mesh_shape": shape, "micro_batch": spec.micro_batch}
+    return {
+        **{one.name: getattr(spec, one.name) for one in fields(spec)},
+        "mesh_shape": shape,
+        "micro_batch": spec.micro_batch,
+        "attention": spec.attention,
+    }
 
 
 def _totals(result: TrainResult, planned: Forecast | None) -> dict[str, float]:

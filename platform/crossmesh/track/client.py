@@ -41,6 +41,8 @@ _URIS = (
     "storage.root={}"
 )
 _SQLITE = "sqlite:///"
+_NOT_IN_SQLITE = "?%"
+"""Signs that SQLAlchemy reads as something else than a path."""
 _QUIET = {"mlflow": logging.WARNING, "alembic": logging.WARNING, "urllib3.connectionpool": logging.ERROR}
 """Loggers and the least that they may say: migrations and retries are no news, what fails in the end is an error of ours."""
 _MISSING_REMEDY = "Check the id, and that tracking.uri names the place where the run was made."
@@ -90,6 +92,11 @@ def tracking_place(tracking: TrackingSpec, storage: StorageSpec) -> TrackingPlac
         InputError: a URI of an unknown kind, or one whose meaning would depend on the folder the job was started from.
     """
     artifacts = (storage.path / "artifacts").as_uri()
+    if not tracking.uri and (odd := next((sign for sign in _NOT_IN_SQLITE if sign in storage.root), "")):
+        raise InputError(
+            f"storage.root={storage.root!r} contains {odd!r}, which the address of the sqlite file that MLflow keeps there cannot hold. "
+            "Choose another folder, or set tracking.uri to a server."
+        )
     if not tracking.uri:
         return TrackingPlace(f"{_SQLITE}{storage.path / 'mlflow.db'}", artifacts)
     scheme = re.split(r"[+:]", tracking.uri, maxsplit=1)[0] if ":" in tracking.uri or tracking.uri == "databricks" else ""

@@ -126,16 +126,11 @@ class Tracker:
         experiment = self.experiment()
         with translated(self._place, f"prepare the views of experiment {self._tracking.experiment!r}"):
             there = self._client.get_experiment(experiment).tags
-            wanted = dict(view.tag(self._parents(view.filter)) for view in VIEWS) | ({} if NOTE_TAG in there else {NOTE_TAG: NOTE})
+            wanted = dict(view.tag for view in VIEWS) | ({} if NOTE_TAG in there else {NOTE_TAG: NOTE})
             for key, value in wanted.items():
                 if there.get(key) != value:
                     self._client.set_experiment_tag(experiment, key, value)
         return {view.title: f"{address}{view.path(experiment)}" for view in VIEWS}
-
-    def _parents(self, search: str) -> list[str]:
-        """Return the ids of runs that have one of the newest runs of a search below them, the newest first."""
-        found = self._client.search_runs([self.experiment()], search, max_results=1000, order_by=["attributes.start_time DESC"])
-        return list(dict.fromkeys(run.data.tags[_TAG_PARENT] for run in found if _TAG_PARENT in run.data.tags))
 
     @property
     def ui_command(self) -> str:

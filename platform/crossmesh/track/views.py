@@ -16,8 +16,6 @@ what was learnt and of how fast: speed may be compared where the first is equal.
 `crossmesh.data` lead from data to adapter, server and evaluation. `python jobs/ui.py` prints the addresses of the prepared views;
 `python jobs/compare.py` decides."""
 _SECTION = "crossmesh"
-_OPENED = 40
-"""Parents whose rows a view opens, the newest first: the tag has room for no more with every server."""
 _MESH = ("mesh_shape.dcn", "mesh_shape.data", "mesh_shape.fsdp", "mesh_shape.tp", "micro_batch")
 
 
@@ -33,30 +31,32 @@ class View:
     metrics: tuple[str, ...]
     tags: tuple[str, ...]
     charts: tuple[Mapping[str, Any], ...]
+    ascending: bool = True
+    """Whether runs with less of the first metric come first."""
 
     @property
     def filter(self) -> str:
         """Which runs it shows, in MLflow's search language (which takes no `IN` for tags)."""
         return f"tags.`crossmesh.kind` = '{self.kind}'"
 
-    def tag(self, parents: Sequence[str]) -> tuple[str, str]:
-        """Return key and value of the experiment's tag that holds it.
-
-        MLflow draws charts of the runs whose rows are open: `parents` are the ids of runs below which there are others.
-        """
-        return f"{_TAG}{self.key}", json.dumps(self._state(parents), separators=(",", ":"))
+    @property
+    def tag(self) -> tuple[str, str]:
+        """Key and value of the experiment's tag that holds it."""
+        return f"{_TAG}{self.key}", json.dumps(self._state(), separators=(",", ":"))
 
     def path(self, experiment_id: str) -> str:
         """What follows MLflow's address."""
         return f"/#/experiments/{experiment_id}/runs?viewStateShareKey={self.key}&compareRunsMode=CHART"
 
-    def _state(self, parents: Sequence[str]) -> dict[str, Any]:
+    def _state(self) -> dict[str, Any]:
         columns = [("attributes", "Created"), ("attributes", "Duration"), *(("tags", name) for name in self.tags)]
         columns += [("params", name) for name in self.params] + [("metrics", name) for name in self.metrics]
         charts = [{"uuid": f"{self.key}-{index}", "metricSectionId": _SECTION, **chart} for index, chart in enumerate(self.charts)]
         return {
             "searchFilter": self.filter,
-            "runsExpanded": dict.fromkeys(parents[:_OPENED], True),
+            # Ordered by their time, runs lie below their parents, and MLflow draws no charts of those whose parent is closed.
+            "orderByKey": f"metrics.`{self.metrics[0]}`",
+            "orderByAsc": self.ascending,
             "selectedColumns": [f"{place}.`{name}`" for place, name in columns],
             "runsHiddenMode": "FIRST_20_RUNS",
             "compareRunCharts": charts,
@@ -115,9 +115,10 @@ VIEWS = (
         "crossmesh-evaluation",
         "Evaluation: quality by model",
         "evaluate",
-        ("task", "temperature", "samples"),
+        ("eval.task", "eval.temperature", "eval.samples"),
         (*_PASS, "eval/seconds", "eval/completion_tokens"),
         ("crossmesh.adapter", "crossmesh.base", "crossmesh.server"),
         (*(bar(f"pass@1, {key.split('/')[1]}", key) for key in _PASS), scatter("Time and pass@1", "eval/seconds", _PASS[0])),
+        ascending=False,
     ),
 )

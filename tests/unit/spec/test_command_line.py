@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from crossmesh.errors import InputError
-from crossmesh.spec.command_line import command, readable
+from crossmesh.spec.command_line import command, readable, value_text
 from crossmesh.spec.compose import JobKeys, compose_spec, run_job
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
@@ -108,3 +109,44 @@ def test_a_usual_mistake_is_one_line_with_what_to_write(arguments, parts, monkey
     message = said(monkeypatch, capsys, *arguments)
     for part in parts:
         assert part in message
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "a,b",
+        "é",
+        "  leading",
+        "trailing ",
+        "true",
+        "null",
+        "1",
+        "1e-4",
+        "",
+        "a'b",
+        'a"b',
+        "a\\",
+        "a\\'b",
+        "C:\\x",
+        "[a]",
+        "{a:1}",
+        "a=b",
+        "~/x",
+        "a#b",
+        "plain",
+        "hf://owner/name",
+        None,
+        True,
+        False,
+        3,
+        0.000123456789,
+        1e-05,
+        0.1,
+        123456789.125,
+        ["a,b", 1, None],
+        {"q_proj": 8, "x": [True]},
+    ],
+)
+def test_a_value_is_written_as_hydra_reads_it_back(value):
+    found = OverridesParser.create().parse_override(f"key={value_text(value)}").value()
+    assert found == value

@@ -37,3 +37,10 @@ def test_a_kind_that_mlflow_does_not_know_is_refused():
 def test_a_place_that_depends_on_the_working_folder_is_refused(uri):
     with pytest.raises(InputError, match=r"tracking\.uri=.*sqlite:////absolute"):
         tracking_place(TrackingSpec(uri=uri), STORAGE)
+
+
+@pytest.mark.parametrize("root", ["/data/a?b", "/data/a%2Fb"])
+def test_a_folder_that_no_sqlite_address_can_hold_is_refused_at_once(root):
+    with pytest.raises(InputError, match=r"storage\.root=.* contains '[?%]'.*tracking\.uri"):
+        tracking_place(TrackingSpec(), StorageSpec(root=root))
+    assert tracking_place(TrackingSpec(uri="http://127.0.0.1:5000"), StorageSpec(root=root)).artifacts is None
