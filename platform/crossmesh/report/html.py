@@ -19,6 +19,7 @@ from crossmesh.report import sweep_charts
 from crossmesh.report.cells import SOURCE_MARKS, SOURCES
 from crossmesh.report.charts import BARS, PAGE, loss_chart, score_chart, series_numbers, speed_chart, svg
 from crossmesh.report.comparable import Comparison
+from crossmesh.report.examples import examples
 from crossmesh.report.findings import answer, findings, headline, largest_loss_gap, lead, small
 from crossmesh.report.sheets import Computed, difference_rows, gaps, tables
 from crossmesh.report.variants import SCOPES, Results, split_name
@@ -90,6 +91,7 @@ def render_html(results: Results, comparison: Comparison, found: Computed) -> st
         lead=lead(results, comparison),
         findings=findings(results, comparison, found),
         break_evens=found.break_evens,
+        examples=examples(results),
         differences=list(difference_rows(comparison, len(results.variants))),
         tables=tables(results, comparison, found),
         empty=gaps(found),

@@ -5,9 +5,10 @@ from html import escape
 
 from crossmesh.report.cells import BEST, FLAGGED, Cell, Table
 from crossmesh.report.comparable import Comparison
+from crossmesh.report.examples import Example, examples
 from crossmesh.report.findings import answer, findings, headline, lead
 from crossmesh.report.sheets import Computed, difference_rows, gaps, tables
-from crossmesh.report.variants import Results
+from crossmesh.report.variants import Results, Said
 
 
 def render_markdown(results: Results, comparison: Comparison, found: Computed) -> str:
@@ -33,10 +34,27 @@ def render_markdown(results: Results, comparison: Comparison, found: Computed) -
         parts += ["## What differs", _grid(("Key", "Values, and who has them", "What it means"), rows)]
     for table in tables(results, comparison, found):
         parts += [f"## {_text(table.title)}", _text(table.caption), _table(table)]
+    if shown := examples(results):
+        parts += [
+            "## Sample answers",
+            "The first two that passed and the first two that failed, in the order of a digest of their names; not chosen by hand.",
+        ]
+        parts += map(_example, shown)
     remarks = (*found.break_evens, *gaps(found), *results.notes)
     parts += ["\n".join(f"- {_text(line)}" for line in remarks)] if remarks else []
     parts.append(f"Again: `{results.command.replace('`', ' ')}`")
     return "\n\n".join(parts) + "\n"
+
+
+def _example(one: Example) -> str:
+    base = [_answer("base", one.base)] if one.base else []
+    return "\n\n".join([f"### {_text(one.problem)}", _answer(one.variant, one.said), *base])
+
+
+def _answer(name: str, said: Said) -> str:
+    """An answer as it stands, in HTML: a fence would end where the answer says so."""
+    verdict = "passed" if said.passed else f"failed ({_text(said.reason)})"
+    return f"{_text(name)}: {verdict}\n\n<pre>{escape(said.text)}</pre>"
 
 
 def _table(table: Table) -> str:

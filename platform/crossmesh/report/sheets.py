@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from crossmesh.report.cells import BEST, Cell, Column, Table, missing
 from crossmesh.report.comparable import Comparison
+from crossmesh.report.examples import by_kind
 from crossmesh.report.ownership import break_evens, ownership
 from crossmesh.report.quantities import quantities
 from crossmesh.report.quantity import COST, EVALUATION, NEITHER, NOT_TRAINED, SERVED, TRAINING, Quantity
@@ -55,6 +56,8 @@ def tables(results: Results, comparison: Comparison, found: Computed) -> tuple[T
             made.append(_side_by_side(results, section, own, found))
         else:
             made.append(_under_each_other(results, comparison, section, own, found))
+    if (kinds := by_kind(results)) is not None:
+        made.append(kinds)
     if len(results.variants) > _SIDE_BY_SIDE and found.winners:
         made.insert(0, _winner_table(comparison, found))
     return tuple(made)

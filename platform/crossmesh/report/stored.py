@@ -4,8 +4,10 @@ Which evaluation and which benchmark belong to which training is `lineage`'s.
 """
 
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -13,13 +15,25 @@ from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.evaluate.results import RECORD, RESULT, SURROUNDINGS, EvalResult
 from crossmesh.files import canonical_json, digest_text
 from crossmesh.report.cells import MODELLED
+from crossmesh.report.examples import MOST_VARIANTS, read_said
 from crossmesh.report.integrity import check_contents, check_examined, check_identity, check_optimizer, check_trained
 from crossmesh.report.labels import labels
 from crossmesh.report.lineage import link
 from crossmesh.report.measures import PLANNED_MEMORY, PLANNED_SPEED
 from crossmesh.report.prices import rent
 from crossmesh.report.selection import BENCHMARK, EVALUATE, TRAIN, kind_of
-from crossmesh.report.variants import EMULATED_RENT, Rent, Repeat, RunRecord, ServingCell, TrainingSummary, Variant, answers_of, scores_of
+from crossmesh.report.variants import (
+    EMULATED_RENT,
+    Rent,
+    Repeat,
+    RunRecord,
+    Said,
+    ServingCell,
+    TrainingSummary,
+    Variant,
+    answers_of,
+    scores_of,
+)
 from crossmesh.spec.fingerprint import TRAINED_RECORD
 from crossmesh.track.repeats import RATE, TAG_ROUND, TAG_STEPS, load_of, repeats_by_run
 from crossmesh.track.tracker import (
@@ -54,6 +68,7 @@ def stored_variants(tracker: Tracker, runs: Sequence[TrackedRun], catalogue: str
     trainings = [run for run in runs if kind_of(run) == TRAIN]
     given = [run for run in runs if kind_of(run) != TRAIN]
     found = link(trainings, given, [run for kind in (EVALUATE, BENCHMARK) for run in tracker.recent(kind)], reader.examined)
+    reader.answers = len(trainings) + len(found.alone) + bool(found.base) <= MOST_VARIANTS
     trained = [reader.with_measured(reader.trained(run), found.of(run)) for run in trainings]
     trained = [replace(one, repeats=repeats_of(repeats.get(str(one.run_id), ()))) for one in trained]
     named = [_renamed(one, name) for one, name in zip(trained, labels(trained), strict=True)]
@@ -84,6 +99,8 @@ class _Reader:
     """Reads runs of one store; records that many runs share are read once."""
 
     def __init__(self, tracker: Tracker, catalogue: str) -> None:
+        self.answers = False
+        """Whether answers are read too, which are long."""
         self._tracker = tracker
         self._catalogue = catalogue
         self._records: dict[tuple[str, str], Any] = {}
@@ -180,7 +197,19 @@ class _Reader:
         check_examined(run, examined, values)
         around = self._record(run, SURROUNDINGS) if "form" in examined else None
         record = replace(variant.record, evaluation=examined, surroundings=around)
-        return replace(variant, record=record, scores=scores_of(result), answers=answers_of(result), metrics=result.metrics)
+        return replace(
+            variant, record=record, scores=scores_of(result), answers=answers_of(result), metrics=result.metrics, said=self._said(run)
+        )
+
+    def _said(self, run: TrackedRun) -> dict[str, Said]:
+        """The answers of an evaluation; none of one that kept none."""
+        if not self.answers:
+            return {}
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                return read_said(self._tracker.download(run.run_id, "samples/judged.jsonl", Path(folder)))
+        except (CrossmeshError, OSError):
+            return {}
 
     def _benchmarked(self, run: TrackedRun, variant: Variant) -> Variant:
         values = self._tracker.read_json(run.run_id, "benchmark/benchmark.json")

@@ -144,6 +144,16 @@ class Repeat:
 
 
 @dataclass(frozen=True)
+class Said:
+    """One answer as a page shows it: shortened, with its verdict. Text of a model: never trusted."""
+
+    text: str
+    passed: bool
+    reason: str
+    """Of the verdict."""
+
+
+@dataclass(frozen=True)
 class Variant:
     """One model of the comparison: the base, or the base with an adapter that one backend trained."""
 
@@ -164,7 +174,8 @@ class Variant:
     """What the plan said before the run, and by what, modelled or compiled, by key of a quantity."""
     answers: Mapping[str, Mapping[str, tuple[int, int]]] = field(default_factory=dict)
     """(samples, passed) by problem by split: what two models are compared on problem by problem."""
-
+    said: Mapping[str, Said] = field(default_factory=dict)
+    """The first answer to each problem; empty where many models are compared."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """What lm-evaluation-harness says, by `task/metric,filter`."""
     repeats: tuple[Repeat, ...] = ()

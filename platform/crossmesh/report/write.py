@@ -7,6 +7,7 @@ from typing import Any
 from crossmesh.files import write_json, write_text
 from crossmesh.report.cells import MEASURED, MISSING
 from crossmesh.report.comparable import Comparison, compare
+from crossmesh.report.examples import by_kind, examples
 from crossmesh.report.findings import answer, findings, headline
 from crossmesh.report.html import render_html
 from crossmesh.report.markdown import render_markdown
@@ -86,6 +87,8 @@ class Report:
             "break_even": list(self.found.break_evens),
             "quantities": [_quantity_json(one) for one in self.found.quantities],
             "variants": {variant.name: _variant_json(variant, timed=variant in results.timed) for variant in results.variants},
+            "samples": [asdict(one) for one in examples(results)],
+            "kinds": _kinds_json(results),
             "notes": list(results.notes),
             "units": dict(UNITS),
             "source": MEASURED,
@@ -97,6 +100,22 @@ def make_report(results: Results) -> Report:
     """Compare all variants of `results` and compute what there is to say."""
     comparison = compare(results.variants)
     return Report(results, comparison, computed(results, comparison))
+
+
+def _kinds_json(results: Results) -> list[dict[str, Any]]:
+    table = by_kind(results)
+    names = [one.name for one in results.variants]
+    rows = table.rows if table else ()
+    return [
+        {
+            "kind": head.text,
+            "problems": head.note,
+            "pass_at_1": {
+                name: {"value": cell.value, "words": f"{cell.text} ({cell.note})"} for name, cell in zip(names, cells, strict=True)
+            },
+        }
+        for head, *cells in rows
+    ]
 
 
 def _quantity_json(one: Quantity) -> dict[str, Any]:
