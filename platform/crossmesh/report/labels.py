@@ -35,7 +35,9 @@ def labels(variants: Sequence[Variant]) -> tuple[str, ...]:
             words, parts = longer, parts + 1
     repeated = Counter(words.values())
     ids = {variant.name: (variant.run_id or "")[:_SHORT_ID] for variant in variants}
-    return tuple(f"{words[name]} {ids[name]}" if repeated[words[name]] > 1 else words[name] for name in names)
+    told = [f"{words[name]} {ids[name]}" if repeated[words[name]] > 1 else words[name] for name in names]
+    alike = Counter(told)  # Ids may begin alike, and a name may be what another one's words and id make.
+    return tuple(f"{words[name]} {name}" if alike[one] > 1 else one for name, one in zip(names, told, strict=True))
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:

@@ -20,7 +20,10 @@ def rent(hardware: str, kind: str, region: str, catalogue: str, slices: int = 1)
     except InputError as error:
         return Rent(None, why=f"no price of {hardware}: {error}")
     if price is None:
-        return Rent(None, why=f"the catalogue has no {kind} price of {hardware}")
+        return Rent(
+            None,
+            why=f"the catalogue has no {kind} price of {hardware}; give yours in hardware.catalogue=FILE (docs/plan.md, Your own prices)",
+        )
     where = f" in {price.region}" if price.region else ""
     read = f"read {price.read.isoformat()}" if price.read else "of unknown date"
     return Rent(slices * price.usd_per_hour, f"{kind}{where}: {price.source}, {read}")

@@ -18,6 +18,8 @@ from crossmesh.console import Console
 from crossmesh.errors import BudgetReachedError, InputError, RejectedError
 from crossmesh.plan.planner import own_planner
 from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.verdicts import MattersSpec
+from crossmesh.sweep.best import best_words, leaders
 from crossmesh.sweep.lease import Lease, leased
 from crossmesh.sweep.policy import Need, exit_code, over_budget, startable, try_again
 from crossmesh.sweep.repeat import Repeats
@@ -69,10 +71,13 @@ def run_sweep(request: Request, workload: Workload, command: str, adaptive: Adap
     if then:
         then.add(tracker, base, [point.run_id for point in state.points if point.state in (DONE, SKIPPED)], console.say)
     code = exit_code(state.points)
-    values, best = as_result(state, code), adaptive.search.best(state.points) if adaptive else None
-    if best:
-        values["best"] = best.label
-        console.say(f"best of those that ran to their end: {best.label}")
+    values = as_result(state, code)
+    if adaptive and (ranked := adaptive.search.ranked(state.points)):
+        matters = base.matters if isinstance(base, ExperimentSpec) else MattersSpec()
+        words = best_words(ranked, adaptive.metric, matters)
+        values["best"], values["best_words"] = ranked[0].label, words
+        values["equal"] = [one.label for one in leaders(ranked, adaptive.metric, matters)]
+        console.say(words)
     console.finish(lambda: RichConsole(highlight=False).print(last_table(state)), values, request.output)
     console.say(f"the sweep in MLflow: {state.run_id}; compare its trials: python jobs/compare.py sweep={state.run_id}")
     if code:

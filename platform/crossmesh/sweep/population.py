@@ -62,11 +62,11 @@ class Population:
         """As `Search`."""
         return False
 
-    def best(self, points: Sequence[Point]) -> Point | None:
+    def ranked(self, points: Sequence[Point]) -> tuple[Point, ...]:
         """As `Search`: of those that had all steps."""
         size = self._tune.population
         ended = [point for point in points[(len(self._ends) - 1) * size :] if _ran(point)]
-        return min(ended, key=_loss) if ended else None
+        return tuple(sorted(ended, key=_loss))
 
     def _varied(self, settings: Settings, random: Any) -> Settings:
         """Draw each setting anew, or move it: within a list to a neighbour, within a range by a factor."""

@@ -5,6 +5,7 @@ The trials are run by `driver.py`, as those of any sweep. `ray.tune` is imported
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Protocol
 
 from crossmesh.errors import InputError
@@ -26,8 +27,8 @@ class Search(Protocol):
     def behind(self, point: Point, steps: Sequence[tuple[int, float]]) -> bool:
         """Whether a running trial is to be stopped, after these further (step, value) of it."""
 
-    def best(self, points: Sequence[Point]) -> Point | None:
-        """The best of those that ran to their end; None when none did."""
+    def ranked(self, points: Sequence[Point]) -> tuple[Point, ...]:
+        """Those that ran to their end and can be held against each other, the best first."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,11 @@ class TuneSearch:
             self._scheduler.on_trial_add(None, trial)
         return any(self._scheduler.on_trial_result(None, trial, {"step": step, "value": value}) == "STOP" for step, value in steps)
 
-    def best(self, points: Sequence[Point]) -> Point | None:
+    def ranked(self, points: Sequence[Point]) -> tuple[Point, ...]:
         """As `Search`."""
         values = [(self._value(point), point) for point in points if point.state in (DONE, SKIPPED)]
-        known = [(value, point) for value, point in values if value is not None]
-        pick = min if self._mode == "min" else max
-        return pick(known, key=lambda one: one[0])[1] if known else None
+        known = [(value, point) for value, point in values if value is not None and isfinite(value)]
+        return tuple(point for _, point in sorted(known, key=lambda one: one[0], reverse=self._mode == "max"))
 
     def _value(self, point: Point) -> float | None:
         return point.loss if self._tune.metric == "loss" else point.tokens_per_s

@@ -103,3 +103,12 @@ def test_a_users_mistake_is_one_message(tmp_path: Path, text: str, said: str) ->
     assert said in str(error.value)
     with pytest.raises(InputError, match="is no file"):
         slices(str(tmp_path / "other.yaml"))
+
+
+def test_the_file_of_prices_that_the_docs_show_prices_a_cpu(tmp_path):
+    docs = Path(__file__).parents[3] / "docs" / "plan.md"
+    shown = docs.read_text().partition("### Your own prices")[2].partition("```yaml\n")[2].partition("```")[0]
+    file = tmp_path / "own.yaml"
+    file.write_text(shown)
+    price = find_slice("cpu", str(file)).price("on_demand")
+    assert (price.usd_per_hour, price.source, price.read) == (0.25, "our own bill", date(2026, 5, 1))

@@ -28,5 +28,21 @@ def test_what_was_learnt_tells_apart_too_but_not_by_a_digest():
     assert labels([run(n, science=one) for n, one in enumerate(sciences)]) == ("torch rate 1", "torch rate 2")
 
 
+def test_every_kind_of_mesh_is_in_the_name():
+    mesh = {"dcn": 1, "data": 1, "fsdp": 1, "tp": 1}
+    meshes = [mesh, {**mesh, "data": 2}, {**mesh, "fsdp": 2}, {**mesh, "dcn": 2}]
+    found = labels([run(number, "jax", mesh=one, batch_micro=1) for number, one in enumerate(meshes)])
+    assert found == ("jax dcn1 data1 fsdp1", "jax dcn1 data2 fsdp1", "jax dcn1 data1 fsdp2", "jax dcn2 data1 fsdp1")
+    devices = [run(number, "jax", mesh=mesh, batch_micro=1, cpu_devices=count) for number, count in enumerate((1, 2))]
+    assert labels(devices) == ("jax cpu_devices 1", "jax cpu_devices 2")
+
+
+def test_runs_whose_ids_begin_alike_have_distinct_names():
+    runs = [
+        Variant(f"00000000{number}", "jax", RunRecord("", {"lora": 8}, {"backend": "jax"}), run_id=f"00000000{number}") for number in (1, 2)
+    ]
+    assert labels(runs) == ("jax 000000001", "jax 000000002")
+
+
 def test_names_are_sorted_by_their_numbers():
     assert sorted(["jax micro16", "torch micro1", "jax micro2"], key=natural) == ["jax micro2", "jax micro16", "torch micro1"]

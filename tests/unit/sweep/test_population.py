@@ -46,10 +46,8 @@ def test_the_worst_go_on_from_the_best_with_other_settings_and_the_rest_from_the
     for one in points:
         assert 1e-4 <= settings(one)["optim.learning_rate"] <= 1e-2
         assert settings(one)["optim.weight_decay"] in (0.0, 0.1)
-    best = Population(TUNE, 25).best(points)
-    assert best is not None
-    assert best.run_id == "run8"
-    assert Population(TUNE, 25).best(points[:8]) is None
+    assert Population(TUNE, 25).ranked(points)[0].run_id == "run8"
+    assert Population(TUNE, 25).ranked(points[:8]) == ()
 
 
 def test_it_is_the_same_search_after_every_start() -> None:

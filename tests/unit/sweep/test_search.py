@@ -53,9 +53,7 @@ def test_who_is_behind_at_a_rung_is_stopped_and_the_first_never() -> None:
     assert not search.behind(Point("9", ""), [(step, 9.0) for step in range(1, 4)])  # Not before the grace is over.
     assert not TuneSearch(TuneSpec(space=SPACE), 16).behind(Point("9", ""), [(16, 9.0)])
     ended = [Point("a", "", state=DONE, loss=2.0), Point("b", "", state=DONE, loss=1.0), Point("c", "", state=FAILED, loss=0.1)]
-    best = search.best(ended)
-    assert best is not None
-    assert best.key == "b"
+    assert [one.key for one in search.ranked(ended)] == ["b", "a"]
 
 
 @pytest.mark.parametrize(
