@@ -44,7 +44,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tracker, str]:
 @pytest.fixture(scope="module")
 def page_file(store: tuple[Tracker, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     tracker, parent = store
-    return compare_runs(tracker, sweep_runs(tracker, parent), "compare", tmp_path_factory.mktemp("reports"), (1.0, 8.0), 0.0, "").page
+    return compare_runs(
+        tracker, sweep_runs(tracker, parent), "compare", tmp_path_factory.mktemp("reports"), (1.0, 8.0), 0.0, ExperimentSpec()
+    ).page
 
 
 @pytest.fixture(scope="module")
