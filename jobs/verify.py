@@ -24,7 +24,8 @@ class VerifyKeys(JobKeys):
     """The job's own keys."""
 
     check: str = ""
-    """training_parity, packing, loss_head, train_overhead, resume, exchange, adapters, plan_depths, compare_speed or sweep_overhead."""
+    """training_parity, packing, loss_head, train_overhead, resume, exchange, adapters, plan_depths, compare_speed, sweep_overhead or
+    unlike."""
 
 
 def run(job: Job[VerifyKeys]) -> None:

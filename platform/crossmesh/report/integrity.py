@@ -9,7 +9,7 @@ from typing import Any
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json
 from crossmesh.spec.fingerprint import digest_of, identity_of_digests
-from crossmesh.track.tracker import TAG_EVALUATION, TAG_IDENTITY, TAG_PROVENANCE, TAG_SCIENCE, TAG_SYSTEM, TrackedRun
+from crossmesh.track.tracker import TAG_EVALUATION, TAG_IDENTITY, TAG_PROVENANCE, TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED, TrackedRun
 
 _TAGS = {"science": TAG_SCIENCE, "system": TAG_SYSTEM, "provenance": TAG_PROVENANCE, "evaluation": TAG_EVALUATION}
 _SHORT = 12
@@ -33,14 +33,27 @@ def check_identity(run: TrackedRun) -> None:
         )
 
 
-def check_trained(run: TrackedRun, beside: Mapping[str, Any]) -> None:
-    """Raise `InputError` unless what lies beside the adapter (`trained_record`) names the science and the system of the run's tags."""
+def check_trained(run: TrackedRun, beside: Mapping[str, Any] | None) -> None:
+    """Raise `InputError` unless what lies beside the adapter (`trained_record`) is what was written, and names the run's own fingerprints.
+
+    None: nothing lies there, as with an older run; the tag of one that was made with a record says that it is gone.
+    """
+    written = run.tags.get(TAG_TRAINED)
+    if beside is None:
+        if written is not None:
+            raise _contradiction(run, f"the record beside its adapter is gone, and its tag {TAG_TRAINED} says that there is one")
+        return
     for scope in ("science", "system"):
         said, own = run.tags.get(_TAGS[scope]), beside.get(scope)
         if said is not None and own != said:
             raise _contradiction(
                 run, f"the record beside its adapter has the {scope} {str(own)[:_SHORT]}, and its tag {_TAGS[scope]} says {said[:_SHORT]}"
             )
+    if written is not None and digest_of(beside) != written:
+        raise _contradiction(
+            run,
+            f"the record beside its adapter has the digest {digest_of(beside)[:_SHORT]}, and its tag {TAG_TRAINED} says {written[:_SHORT]}",
+        )
 
 
 def check_optimizer(run: TrackedRun, science: Mapping[str, Any]) -> None:

@@ -113,8 +113,8 @@ class _Reader:
         check_identity(run)
         science, system, provenance = (self._shared(run, scope) for scope in ("science", "system", "provenance"))
         check_optimizer(run, science)
-        if TAG_ADAPTER in run.tags and (beside := self._beside_adapter(run)) is not None:
-            check_trained(run, beside)
+        if TAG_ADAPTER in run.tags:
+            check_trained(run, self._beside_adapter(run))
         record = RunRecord(run.run_id, science=science, system=system, provenance=provenance)
         return Variant(
             name=run.run_id,

@@ -36,6 +36,7 @@ from crossmesh.spec.fingerprint import (
     TRAINED_RECORD,
     Record,
     ScienceFacts,
+    digest_of,
     science_record,
     system_record,
     trained_record,
@@ -45,7 +46,7 @@ from crossmesh.sweep.lease import LeaseLostError, leased
 from crossmesh.sweep.origin import check_origin, find_origin
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.sender import registered_name
-from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_CONTINUES, TAG_DATA, TAG_SCIENCE, TAG_SYSTEM, Tracker
+from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_CONTINUES, TAG_DATA, TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED, Tracker
 from crossmesh.train.assignment import Assignment, Origin
 from crossmesh.train.events import Event, LoadEvent, OnEvent, StageEvent, StepEvent, SystemEvent, WarningEvent
 from crossmesh.train.launch import TrainResult, train
@@ -265,6 +266,7 @@ def _run(
             log.step(event)
         own = trained_record(prepared.science, prepared.system, result.adapter_digest)
         write_json(result.adapter_folder / TRAINED_RECORD, own)
+        tracker.tags(run_id, {TAG_TRAINED: digest_of(own)})
         tracker.artifact_folder(run_id, result.adapter_folder, result.adapter_folder.name)
         tracker.metrics(run_id, _totals(result, None if spec.hardware.emulated else prepared.planned), spec.optim.last_step)
         if not spec.lora.full:

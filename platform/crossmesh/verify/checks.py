@@ -26,6 +26,7 @@ CHECKS = (
     "plan_depths",
     "compare_speed",
     "sweep_overhead",
+    "unlike",
 )
 """Each is `verify_<name>` in the file of its name."""
 
