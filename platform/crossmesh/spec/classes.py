@@ -21,7 +21,7 @@ CLASSES = (SCIENCE, SYSTEM, EXAMINATION, PROVENANCE)
 
 KEY_CLASSES: Mapping[str, tuple[str, ...]] = {
     "name": (PROVENANCE,),
-    "model.family": (SCIENCE,),  # As part of the weights: their config.json says it.
+    "model.family": (SCIENCE, EXAMINATION),  # As part of the weights: their config.json says it.
     "model.weights": (SCIENCE, EXAMINATION),  # Of a benchmark: what was served.
     "model.dtype": (SCIENCE, EXAMINATION),  # `serve.dtype=auto` takes it.
     "model.quantization": (SCIENCE,),
@@ -132,7 +132,7 @@ KEY_CLASSES: Mapping[str, tuple[str, ...]] = {
     "bench.slo_e2e_ms": (EXAMINATION,),
     "bench.slo_share": (EXAMINATION,),
     "bench.search": (PROVENANCE,),  # Which cells are measured; each says its load.
-    "bench.url": (PROVENANCE,),
+    "bench.url": (EXAMINATION,),  # Of a server that does not say what it is.
     "bench.api_key_env": (PROVENANCE,),
     "bench.model": (EXAMINATION,),
     "bench.tokenizer": (PROVENANCE,),

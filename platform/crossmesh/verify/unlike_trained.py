@@ -18,12 +18,13 @@ from crossmesh.sweep.trial import Prepared, fetch, prepare, run_trial
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.launch import check_trainable
 from crossmesh.verify.checks import UNSAID
+from crossmesh.verify.differences import loss_differences
 from crossmesh.verify.unlike_case import NOWHERE, Case, scopes
 
 STEPS = 4
 LOSS_BOUND = 1e-5
-"""How far apart losses of one science may be, in nats."""
-_ROWS, _LENGTH, _DROPOUT, _RATE = 32, 96, 0.3, 1e-2
+"""How far apart losses of one science may be at any step, relative to the loss (as in `training_parity`)."""
+_ROWS, _LENGTH, _DROPOUT, _RATE = 32, 96, 0.3, 1e-3
 
 Change = Callable[[ExperimentSpec], ExperimentSpec]
 
@@ -79,13 +80,14 @@ class Trainings:
         """The row of two trainings; those of one science must have learnt the same, those of two must not."""
         runs = [self.tracker.run(each.run_id) for each in (one, other)]
         shown = {each.scope for each in compare(stored_variants(self.tracker, runs)).differences}
-        apart = max(abs(first - second) for first, second in zip(one.losses, other.losses, strict=True))
+        apart = max(loss_differences(one.losses, other.losses))
+        nats = max(abs(first - second) for first, second in zip(one.losses, other.losses, strict=True))
         wrong = ""
         if "science" not in must and apart > LOSS_BOUND:
             wrong = f"one science, and losses {apart:.2g} apart"
         elif "science" in must and apart <= LOSS_BOUND:
             wrong = f"the change changed nothing: losses {apart:.2g} apart"
-        return Case(changed, must, scopes(shown), {"loss_difference": apart}, wrong)
+        return Case(changed, must, scopes(shown), {"loss_difference": apart, "loss_difference_nats": nats}, wrong)
 
     def said(self, changed: str, must: str, other: ExperimentSpec) -> Case:
         """The row of a change that needs no training: what both trials say they are."""
@@ -101,11 +103,13 @@ def trained_cases(trainings: Trainings, folder: Path) -> tuple[list[Case], list[
     jax = trainings.train("jax", replace(spec, backend=BackendSpec("jax")))
     split = trainings.train("torch, micro-batch 2", replace(spec, batch=replace(spec.batch, micro=2)))
     faster = trainings.train("torch, another rate", replace(spec, optim=replace(spec.optim, learning_rate=2 * _RATE)))
+    without = trainings.train("torch, no dropout", replace(spec, lora=replace(spec.lora, dropout=0.0)))
     dropout = f"lora.dropout={_DROPOUT:g}"
     found = [
         trainings.alike(f"{dropout}, backend.name torch -> jax", "system", own, jax),
         trainings.alike(f"{dropout}, batch.micro 8 -> 2", "system", own, split),
         trainings.alike(f"optim.learning_rate {_RATE:g} -> {2 * _RATE:g}", "science", own, faster),
+        trainings.alike(f"lora.dropout {_DROPOUT:g} -> 0", "science", own, without),
         _nf4(trainings),
         *(trainings.said(changed, must, other) for changed, must, other in _said(trainings, folder)),
     ]
