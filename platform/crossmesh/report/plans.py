@@ -94,10 +94,13 @@ class Plans:
         self._count()
 
     def _paper(self, spec: ExperimentSpec, folder: Path, output: str) -> None:
-        records = show_paper(datetime.now(UTC).date(), folder, output)
+        records = show_paper(self._opened(spec), folder, output)
+        for note in self._notes:
+            Console().say(note)
+        if self._tracker is None:
+            return
         try:
-            tracker = Tracker(spec.tracking, spec.storage)
-            log_plan(tracker, replace(spec, name="paper"), records, {"plan.report": "paper"}, folder, self._command, "FINISHED")
+            log_plan(self._tracker, replace(spec, name="paper"), records, {"plan.report": "paper"}, folder, self._command, "FINISHED")
         except TrackingError as error:
             Console().say(f"The report is not logged. {error}")
 

@@ -224,10 +224,13 @@ def test_a_kept_spec_is_the_spec_again(spec: ExperimentSpec) -> None:
 
 
 def test_the_recomputed_paper_is_a_run_with_one_below_it_for_each_way_to_train(
-    spec: ExperimentSpec, runs: Runs, sweep: Any, capsys: pytest.CaptureFixture[str]
+    spec: ExperimentSpec, runs: Runs, sweep: Any, compiler: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    compiler()
     planned(replace(spec, plan=replace(spec.plan, report="paper")))
-    said = result(capsys)["runs"]
+    values = result(capsys)
+    said = values["runs"]
+    assert any("modelled, not calibrated" in note for note in values["notes"])
     parent, *below = runs.runs
     assert (parent["name"], parent["status"], parent["tags"]["crossmesh.command"]) == ("paper", "FINISHED", "command")
     assert [one["name"] for one in below] == [one["label"] for one in said]
