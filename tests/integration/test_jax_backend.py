@@ -181,13 +181,3 @@ def test_the_loss_head_is_the_plain_loss_and_its_gradients(cap: float) -> None:
         assert float(measured(hidden, weight, mask)) == pytest.approx(float(expected), rel=1e-5, abs=1e-6)
         for gradient, right in zip(gradients, expected_gradients, strict=True):
             np.testing.assert_allclose(gradient, 3 * right, rtol=1e-4, atol=1e-5)
-
-
-def test_a_rotation_that_tunix_does_not_compute_is_refused(probed_model: Path) -> None:
-    architecture = read_architecture(probed_model)
-    if architecture.family != "llama":
-        pytest.skip("llama only")
-    layer = architecture.layers[0]
-    scaled = replace(architecture, layers=(replace(layer, rope=replace(layer.rope, kind="llama3")),) * len(architecture.layers))
-    with pytest.raises(InputError, match="rope_type='llama3'"):
-        tunix_jax.build(scaled, Settings())

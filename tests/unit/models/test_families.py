@@ -155,6 +155,7 @@ def test_every_shipped_architecture_reads(tmp_path: Path) -> None:
         ("tiny_llama", {"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "rope_type='linear' needs factor"),
         ("tiny_llama", {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": "4"}}, "factor='4'"),
         ("tiny_llama", {"rope_parameters": {"rope_theta": 1e4, "factor": 8.0}}, "factor=8.0 is not a setting of rope_type='default'"),
+        ("tiny_llama", {"rope_parameters": {"a": 1}}, "a=1 is not a setting of rope_type='default'"),
         ("tiny_llama", {"partial_rotary_factor": 0.5}, "part of the head"),
         ("tiny_llama", {"sliding_window": 64}, "sliding_window=64 is no key of a llama model"),
         ("tiny_llama", {"attention_dropout": 0.1}, "attention_dropout=0.1"),

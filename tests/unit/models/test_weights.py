@@ -132,10 +132,6 @@ def test_a_shard_that_the_index_names_must_be_there(tiny: ModelFolder) -> None:
         ("config.json", b"{bro"),
         ("config.json", b"[]"),
         ("config.json", b"\xff\xfe"),
-        (
-            "config.json",
-            b'{"model_type": "llama", "num_hidden_layers": 1, "num_attention_heads": 4, "hidden_size": 64, "rope_parameters": {"a": 1}}',
-        ),
         ("model.safetensors", b""),
         ("model.safetensors", b"garbage garbage garbage"),
         ("model.safetensors.index.json", b"{bro"),
