@@ -97,7 +97,7 @@ def test_variants_of_a_family_compute_what_transformers_computes(name: str, chan
         model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
         expected = model(input_ids=torch.from_numpy(tokens).long(), use_cache=False).logits.numpy()
     positions = np.ascontiguousarray(np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape))
-    assert compare(reference_logits(tmp_path, tokens, positions, np.ones_like(tokens)), expected).passed("float32")
+    assert compare(reference_logits(tmp_path, tokens, positions, np.ones_like(tokens)), expected).passed
 
     structure = tunix_jax.build(architecture, Settings())
     arrays = tunix_jax.load_weights(structure, tmp_path, tunix_jax.device_mesh(MeshShape(1, 1, 1)))
@@ -178,3 +178,26 @@ def test_tunix_still_differs_from_transformers() -> None:
     assert "itertools.cycle(GEMMA3_ATTENTION_PATTERN)" in inspect.getsource(gemma3.Gemma3)
     assert "float32" not in inspect.getsource(gemma3.RMSNorm)
     assert "1e-06" in inspect.getsource(gemma3.RMSNorm)
+
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    ("tiny_gemma3", {"hidden_activation": "gelu"}),
+    ("tiny_llama", {"hidden_act": "gelu"}),
+    ("tiny_llama", {"rms_norm_eps": 1e-4}),
+    ("tiny_llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 90_000.0}}),
+]
+
+
+@pytest.mark.parametrize(("name", "other"), WRONG, ids=lambda one: one if isinstance(one, str) else next(iter(one)))
+def test_the_probes_bound_tells_another_activation_rotation_and_norm(name: str, other: dict[str, Any], tmp_path: Path) -> None:
+    """What the right model computes, held against a reference that differs in one key of its config."""
+    tokens = probe_tokens(512)
+    write_variant(name, {}, tmp_path)
+    positions = np.ascontiguousarray(np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape))
+    right = reference_logits(tmp_path, tokens, positions, np.ones_like(tokens))
+    write_json(tmp_path / "config.json", architecture_config(name) | other)
+    with torch.inference_mode():
+        model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+        wrong = model(input_ids=torch.from_numpy(tokens).long(), use_cache=False).logits.numpy()
+    assert compare(right, right).passed
+    assert not compare(right, wrong).passed

@@ -28,8 +28,8 @@ LogitsOf = Callable[[npt.NDArray[np.int32]], npt.NDArray[np.float32]]
 LARGEST = 1_000_000_000
 """Parameters up to which a model is probed: above, the reference takes longer and needs more memory than a check should."""
 _ROWS, _LENGTH = 2, 40
-_LIMITS = {"float32": 1e-4, "bfloat16": 0.1}
-"""Largest relative difference by compute precision. Measured: 4e-6 and 0.04 where the model is right, over 0.3 where rope is wrong."""
+_LIMIT = 1e-4
+"""Largest relative difference in float32. Measured: 4e-6 where the model is right, over 0.3 where rope is wrong."""
 _PACKAGES = ("jax", "flax", "google-tunix", "qwix")
 _log = logging.getLogger(__name__)
 
@@ -44,9 +44,10 @@ class ProbeResult:
     top1_agreement: float
     """Share of positions with the same most likely token."""
 
-    def passed(self, dtype: str) -> bool:
-        """Whether this is rounding in `dtype` and no more."""
-        return self.relative <= _LIMITS[dtype]
+    @property
+    def passed(self) -> bool:
+        """Whether this is rounding in float32 and no more."""
+        return self.relative <= _LIMIT
 
 
 def probe_tokens(vocab: int) -> npt.NDArray[np.int32]:
@@ -65,27 +66,27 @@ def compare(logits: npt.NDArray[np.float32], reference: npt.NDArray[np.float32])
 
 
 def probe(
-    folder: Path, architecture: Architecture, dtype: str, cache: Path, logits_of: LogitsOf, agree: Callable[[bool], bool] = bool
+    folder: Path, architecture: Architecture, cache: Path, logits_of: LogitsOf, agree: Callable[[bool], bool] = bool
 ) -> ProbeResult | None:
-    """Check `logits_of` on the model in `folder`; None where the model is too large to probe.
+    """Check `logits_of`, in float32 whatever is trained in, on the model in `folder`; None where the model is too large to probe.
 
-    A verdict is kept in `cache` by weights, precision and versions, and found there the next time without computing anything. `agree`
+    A verdict is kept in `cache` by weights and versions, and found there the next time without computing anything. `agree`
     makes several processes that share the model do the same: `logits_of` is called by all when one of them has no verdict. Raises
-    `CrossmeshError` when the logits differ by more than `dtype` explains, `InputError` when the reference cannot be had here.
+    `CrossmeshError` when the logits differ by more than rounding, `InputError` when the reference cannot be had here.
     """
     if sum(int(np.prod(weight.hf_shape)) for weight in all_weights(architecture)) > LARGEST:
         _log.warning("%s is too large for a logits probe: the JAX backend is used on trust.", folder)
         return None
     digest = folder_digests(folder).weights_digest
     versions = {package: version(package) for package in _PACKAGES}
-    verdict = cache / f"{digest_text(canonical_json([digest, dtype, versions]))[:16]}.json"
+    verdict = cache / f"{digest_text(canonical_json([digest, versions]))[:16]}.json"
     if not agree(not verdict.is_file()):
         return ProbeResult(**read_json(verdict))
     result = compare(logits_of(probe_tokens(architecture.vocab)), reference(folder, architecture, cache, digest))
-    if not result.passed(dtype):
+    if not result.passed:
         raise CrossmeshError(
             f"The JAX model of {folder} does not compute what transformers computes: the logits differ by {result.relative:.2g} of their "
-            f"spread (allowed in {dtype}: {_LIMITS[dtype]:.2g}), the top token by {1 - result.top1_agreement:.0%}. Use backend=torch."
+            f"spread (allowed in float32: {_LIMIT:.2g}), the top token by {1 - result.top1_agreement:.0%}. Use backend=torch."
         )
     write_json(verdict, asdict(result))
     return result

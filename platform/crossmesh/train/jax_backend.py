@@ -79,7 +79,7 @@ class JaxBackend:
         self._targets = targets_of(self._modules)
         self._program = program_of(setup, architecture, self._modules, self._mesh)
         structure = self._program.structure
-        probe(setup.model_folder, architecture, setup.model.dtype, setup.cache / "probes", self._base_logits, self.agree)
+        probe(setup.model_folder, architecture, setup.cache / "probes", self._base_logits, self.agree)
         weights, self._frozen = tunix_jax.load_weights(structure, setup.model_folder, self._mesh)
         self._trained = weights if setup.lora.full else self._initial_adapter()
         places = tunix_jax.shardings(structure, structure.trained, self._mesh)
@@ -129,14 +129,14 @@ class JaxBackend:
         return {weight.hf_name: tunix_jax.to_hf(weight, arrays[weight.tunix_path]) for weight in all_weights(self._architecture)}
 
     def _base_logits(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-        """Logits of the base in its full precision, without adapter, for the probe."""
-        settings = replace(self._program.structure.settings, remat="none", attention="plain", quantization="none")
+        """Logits of the base in float32, without adapter, for the probe: another activation or norm would hide in bfloat16's rounding."""
+        settings = replace(self._program.structure.settings, dtype="float32", remat="none", attention="plain", quantization="none")
         plain = tunix_jax.build(self._architecture, settings)
         _, base = tunix_jax.load_weights(plain, self._setup.model_folder, self._mesh)
         positions = np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape)
         whole = NamedSharding(self._mesh, PartitionSpec())
         compute = jax.jit(functools.partial(tunix_jax.all_logits, plain, plain.trained), out_shardings=whole)
-        with self._mesh:
+        with self._mesh, jax.default_matmul_precision("highest"):  # A TPU multiplies in bfloat16 unless told.
             return np.asarray(compute(base, tokens, positions, np.ones_like(tokens)))
 
     def _initial_adapter(self) -> Any:
