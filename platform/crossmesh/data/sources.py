@@ -5,7 +5,6 @@ Rows that are too long or empty are dropped and counted by reason, never cut. Re
 """
 
 import hashlib
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from crossmesh.data.answers import answer_only
 from crossmesh.data.batches import Row
 from crossmesh.data.chat import ChatTokenizer, unused_keys
 from crossmesh.data.conversation import (
@@ -27,14 +27,11 @@ from crossmesh.data.conversation import (
     read_turn,
 )
 from crossmesh.data.lengths import LengthStatistics, length_statistics
+from crossmesh.data.markdown import strip_reasoning
 from crossmesh.data.readers import read_records
 from crossmesh.data.rtl import build_rtl
 from crossmesh.errors import InputError
 from crossmesh.spec.training import DataSpec
-
-_FENCE = re.compile(r"^[ \t]*(```+|~~~+)[^\n]*\n.*?^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -84,20 +81,6 @@ _NO_CONTENT = "an answer without content"
 _NOT_LEARNED = "no answer to learn (weight 0 or train false)"
 _NAMED = 3
 """So many places of dropped rows are named."""
-
-
-def strip_reasoning(text: str) -> str:
-    """Remove `<think>...</think>`; one that is never opened reaches back to the beginning, one never closed to the end."""
-    text = _THINK.sub("", text)
-    return text.rpartition("</think>")[2].strip()
-
-
-def answer_only(text: str) -> str:
-    """Return the content of the last `<answer>`, else the last fenced code block with its fence, else nothing."""
-    if answers := _ANSWER.findall(text):
-        return str(answers[-1]).strip()
-    blocks = [found.group(0) for found in _FENCE.finditer(text)]
-    return blocks[-1].strip() if blocks else ""
 
 
 def clean(conversation: Conversation, data: DataSpec) -> Conversation:

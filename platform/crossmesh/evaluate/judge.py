@@ -19,7 +19,7 @@ from crossmesh.errors import InputError
 from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.sandbox import OUTPUT_LIMIT, TIMEOUT, Limits, Outcome, Sandbox
 from crossmesh.evaluate.screening import refusal
-from crossmesh.evaluate.verilog import extract, hollow
+from crossmesh.data.verilog import extract, hollow
 from crossmesh.spec.evaluation import EvalSpec
 
 Item = TypeVar("Item")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from crossmesh.errors import InputError
-from crossmesh.evaluate.verilog import tokenize, without_comments
+from crossmesh.data.verilog import tokenize, without_comments
 from crossmesh.files import canonical_json, digest_text
 
 

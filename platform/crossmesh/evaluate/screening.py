@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from crossmesh.evaluate.verilog import Token, tokenize, without_comments
+from crossmesh.data.verilog import Token, tokenize, without_comments
 
 SYSTEM_FUNCTIONS = frozenset(
     (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from crossmesh.errors import InputError, reading
 from crossmesh.evaluate.problems import Problem
-from crossmesh.evaluate.verilog import renamed
+from crossmesh.data.verilog import renamed
 
 SPEC_TO_RTL, CODE_COMPLETE = "spec_to_rtl", "code_complete"
 DATASETS = {SPEC_TO_RTL: "dataset_spec-to-rtl", CODE_COMPLETE: "dataset_code-complete-iccad2023"}

@@ -94,9 +94,10 @@ class DataSpec:
     """What a chat template is told when it asks for the date (ISO 8601, `2026-12-02` or `2026-12-02T08:00`); empty: the moment at which
     these rows were first prepared in this storage, which is kept, so that a run that is resumed on another day reads the same rows."""
     strip_reasoning: bool = False
-    """Remove `<think>...</think>` from assistant turns."""
+    """Remove reasoning from assistant turns: `reasoning_content`, `<think>...</think>`, Gemma 4's and Mistral's marks."""
     answer_fence: bool = False
-    """Keep of an assistant turn only its `<answer>` content or its last fenced code block, fence included."""
+    """Keep of an assistant turn only the code that the judge would read: its last Verilog design, else what `<answer>` holds, else its
+    last fenced block, fence included."""
     seed: int = 0
     """Order of the rows; a new order each epoch."""
     rtl: RtlSpec = field(default_factory=RtlSpec)

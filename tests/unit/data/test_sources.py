@@ -11,7 +11,7 @@ import pytest
 
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.conversation import Conversation, message
-from crossmesh.data.sources import answer_only, clean, encode_rows, load_conversations, load_rows, strip_reasoning
+from crossmesh.data.sources import clean, encode_rows, load_conversations, load_rows
 from crossmesh.errors import InputError
 from crossmesh.spec.training import DataSpec, RtlSpec
 
@@ -23,36 +23,6 @@ RECORDS = [{"prompt": f"Question {number}?", "response": f"Answer {number}.", "e
 def jsonl(path: Path, records: list[Any]) -> str:
     path.write_text("\n".join(json.dumps(record) for record in records) + "\n")
     return str(path)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("<think>a\nb</think>\n\nanswer", "answer"),
-        ("<think>a</think>x<think>b</think>y", "xy"),
-        ("opened in the prompt</think> answer", "answer"),
-        ("<think>never closed", ""),
-        ("<think></think>answer", "answer"),
-        ("no reasoning ", "no reasoning"),
-    ],
-)
-def test_strip_reasoning(text: str, expected: str) -> None:
-    assert strip_reasoning(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("so <answer>\n```verilog\nmodule m;\n```\n</answer> done", "```verilog\nmodule m;\n```"),
-        ("first\n```c\nint a;\n```\nthen\n```verilog\nmodule m;\nendmodule\n```\nbye", "```verilog\nmodule m;\nendmodule\n```"),
-        ("<answer>old</answer> or <answer>new</answer>", "new"),
-        ("````md\n```\ninner\n```\n````", "````md\n```\ninner\n```\n````"),
-        ("inline ``` fence ``` only", ""),
-        ("nothing fenced", ""),
-    ],
-)
-def test_answer_only(text: str, expected: str) -> None:
-    assert answer_only(text) == expected
 
 
 def test_options_change_assistant_turns_only() -> None:

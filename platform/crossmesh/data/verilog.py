@@ -4,10 +4,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
-_FENCE = re.compile(r"```(.*?)(?:```|\Z)", re.DOTALL)
-_LANGUAGE = re.compile(r"(?!\s*(?:macro)?module\b)[^\n]*?(?:\n|(?=\b(?:macro)?module\b)|\Z)")
-"""What follows the opening of a fence: the language up to the end of its line, or up to a module on the same line."""
+from crossmesh.data.markdown import code_blocks, strip_reasoning
+
 _NOT_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _TOKEN = re.compile(
     r"""
@@ -46,6 +44,13 @@ class Module:
         body = words[words.index(";") + 1 :] if ";" in words else []
         return not any(word in ("=", "(") for word in body)
 
+    @property
+    def has_ports(self) -> bool:
+        """Whether the header names a port: `module tb;` and `module tb();` name none."""
+        words = [token.text for token in self.tokens]
+        header = words[: words.index(";")] if ";" in words else words
+        return len(header) > 1 and header[-1] == ")" and header[-2] != "("
+
 
 @dataclass(frozen=True)
 class Extraction:
@@ -70,12 +75,12 @@ def without_comments(text: str) -> str:
 def extract(answer: str, wanted: str, header: str = "") -> Extraction:
     """Find the module `wanted` in an answer: in its code fences, closed or not, or else in its plain text.
 
-    Reasoning in `<think>` is ignored. When a module is given more than once the last complete one counts. Modules that `wanted`
+    Reasoning is ignored. When a module is given more than once the last complete one counts. Modules that `wanted`
     does not need, such as a testbench of the model's own, are left out. With a `header`, how the module begins, an answer that goes on from
     there is taken as well as one that begins anew.
     """
-    text = _THINK.sub("", answer).rpartition("</think>")[2]  # The opening may stand in the prompt.
-    fenced = [without_comments(_without_language(block)) for block in _FENCE.findall(text)]
+    text = strip_reasoning(answer)
+    fenced = [without_comments(block.code) for block in code_blocks(text)]
     plain = without_comments(text.replace("```", "   "))
     readings = [_read(fenced, keep_between=True), _read([plain], keep_between=False)]
     if header:
@@ -83,17 +88,11 @@ def extract(answer: str, wanted: str, header: str = "") -> Extraction:
         readings += [_read([start + block for block in fenced], keep_between=False), _read([start + plain], keep_between=False)]
     for reading in readings:
         if wanted in reading.modules:
-            needed = _reachable(reading.modules, wanted)
+            needed = reachable(reading.modules, wanted)
             design = "\n".join([reading.between[wanted], *(reading.modules[name].text for name in needed)]) + "\n"
             return Extraction(design, "empty_module" if reading.modules[wanted].empty else "")
     begun = any(reading.begun for reading in readings)
     return Extraction(problem="truncated" if begun else "wrong_module" if any(r.modules for r in readings) else "no_module")
-
-
-def _without_language(block: str) -> str:
-    """Return what a fence holds without the language after its opening."""
-    language = _LANGUAGE.match(block)
-    return block[language.end() :] if language else block
 
 
 @dataclass(frozen=True)
@@ -119,6 +118,19 @@ def _read(blocks: Sequence[str], *, keep_between: bool) -> _Reading:
             modules[module.name] = module
             between[module.name] = rest if keep_between else ""
     return _Reading(modules, between, begun)
+
+
+def modules_of(code: str) -> list[Module]:
+    """Return the complete modules of comment-free Verilog, in order."""
+    return _split(code)[0]
+
+
+def module_texts(text: str, names: Sequence[str]) -> list[str]:
+    """Return the last of each module of `names` as `text` has it, comments included, in the order of the text."""
+    modules = modules_of(without_comments(text.replace("```", "   ")))
+    last = {module.name: module for module in modules}
+    found = sorted((last[name].tokens[0].start, last[name].tokens[-1].end) for name in names if name in last)
+    return [text[start:end] for start, end in found]
 
 
 def hollow(design: str, module: str) -> str:
@@ -178,7 +190,7 @@ def _declares_module(tokens: Sequence[Token], index: int) -> bool:
     return tokens[index + 1].kind == "name" and tokens[index + 2].text in ("(", "#", ";", "import")
 
 
-def _reachable(modules: dict[str, Module], wanted: str) -> list[str]:
+def reachable(modules: dict[str, Module], wanted: str) -> list[str]:
     """Names of the modules that `wanted` mentions, directly or through others, and its own."""
     needed = [wanted]
     for name in needed:

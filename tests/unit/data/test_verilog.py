@@ -3,7 +3,7 @@
 import pytest
 
 from crossmesh.evaluate.screening import refusal
-from crossmesh.evaluate.verilog import extract, hollow, renamed
+from crossmesh.data.verilog import extract, hollow, renamed
 
 GATE = "module gate(input a, input b, output y);\n  assign y = a & b;\nendmodule"
 BENCH = """`timescale 1ns/1ps
