@@ -9,7 +9,9 @@ from crossmesh.data.verilog import Module, module_texts, modules_of, reachable, 
 
 _ANSWER = re.compile(r"<answer\b[^<>]*>(.*?)(?:</answer\s*>|\Z)", re.DOTALL | re.IGNORECASE)
 _ESCAPED = re.compile(r"&lt;/?answer\b.*?&gt;", re.IGNORECASE)
-_COMMANDS = frozenset(("sh", "bash", "zsh", "shell", "console", "terminal", "powershell", "cmd", "text", "txt", "plaintext", "output", "log"))
+_COMMANDS = frozenset(
+    ("sh", "bash", "zsh", "shell", "console", "terminal", "powershell", "cmd", "text", "txt", "plaintext", "output", "log")
+)
 """Languages of blocks that show how an answer is used, not the answer."""
 
 

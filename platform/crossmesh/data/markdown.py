@@ -13,7 +13,7 @@ _REASONING = (
 """How families write their reasoning into the content: opening and closing."""
 _RUN = re.compile(r"`{3,}|^[ \t]*~{3,}", re.MULTILINE)
 _MODULE = re.compile(r"\b(?:macro)?module\b")
-_QUOTES = "`\"'“”‘’"
+_QUOTES = "`\"'\u201c\u201d\u2018\u2019"
 
 
 @dataclass(frozen=True)

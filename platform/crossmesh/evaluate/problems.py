@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from crossmesh.errors import InputError
 from crossmesh.data.verilog import tokenize, without_comments
+from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text
 
 

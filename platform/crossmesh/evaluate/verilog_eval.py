@@ -7,9 +7,9 @@ nonce, instead of printing a line that a design could print as well.
 from collections.abc import Iterator
 from pathlib import Path
 
+from crossmesh.data.verilog import renamed
 from crossmesh.errors import InputError, reading
 from crossmesh.evaluate.problems import Problem
-from crossmesh.data.verilog import renamed
 
 SPEC_TO_RTL, CODE_COMPLETE = "spec_to_rtl", "code_complete"
 DATASETS = {SPEC_TO_RTL: "dataset_spec-to-rtl", CODE_COMPLETE: "dataset_code-complete-iccad2023"}

@@ -63,7 +63,7 @@ def test_answer_only(text: str, expected: str) -> None:
         f"Forgotten:\n```verilog\n{MODULE}\n```verilog\nmodule m(input b, inp",
         f"<think>```verilog\nmodule x(input a);\nendmodule\n```</think>{FENCED}",
         f"<|channel>thought\nA wire: ```verilog\nmodule m(\n<channel|>{FENCED}",
-        f"```verilog\nmodule m(input a, output y);\nassign y = a;\nendmodule\n```\n```json\n{{\"pass\": true}}\n```",
+        '```verilog\nmodule m(input a, output y);\nassign y = a;\nendmodule\n```\n```json\n{"pass": true}\n```',
         f"The design is {MODULE} and nothing else.",
     ],
 )

@@ -2,8 +2,8 @@
 
 import pytest
 
-from crossmesh.evaluate.screening import refusal
 from crossmesh.data.verilog import extract, hollow, renamed
+from crossmesh.evaluate.screening import refusal
 
 GATE = "module gate(input a, input b, output y);\n  assign y = a & b;\nendmodule"
 BENCH = """`timescale 1ns/1ps
