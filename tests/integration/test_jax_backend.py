@@ -29,7 +29,7 @@ from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.loss_jax import LossHead, summed_nll
 from crossmesh.train.schedule import learning_rate
-from random_rows import rows, unpacked
+from random_rows import ragged, rows, unpacked
 
 pytestmark = pytest.mark.integration
 LIGHT = pytest.mark.parametrize("probed_model", ["llama", pytest.param("gemma4", marks=pytest.mark.full)], indirect=True)
@@ -88,6 +88,29 @@ def test_one_program_serves_every_batch_and_a_loaded_state(
     assert [m.learning_rate for m in metrics] == [learning_rate(step, setup_of(probed_model, jax_cache).optim) for step in range(6)]
     assert metrics[-1].loss < 0.8 * metrics[0].loss
     assert all(jax.tree.leaves(jax.tree.map(lambda old, new: bool((old == np.asarray(new)).all()), before, backend._frozen)))
+
+
+@LIGHT
+def test_a_step_of_several_widths_learns_what_a_padded_one_does_and_compiles_a_program_a_width(probed_model: Path, jax_cache: Path) -> None:
+    """Whatever widths meet in a step: also when all of its micro-batches have the same."""
+    backends = []
+    for _ in range(2):
+        backend = JaxBackend()
+        backend.init(replace(setup_of(probed_model, jax_cache, dropout=0.1), accumulation=4, optim=OptimSpec(steps=20, clip_norm=0.5)))
+        backends.append(backend)
+    padded, bucketed = backends
+    made = [*(rows(4, seed) for seed in range(3)), [one for one in rows(40, 9) if len(one.tokens) <= 24][:4]]
+    for step in made:
+        theirs, ours = padded.step(unpacked(step, 1, LENGTH)), bucketed.step(ragged(step, 1, 24))
+        assert (ours.loss, ours.grad_norm) == pytest.approx((theirs.loss, theirs.grad_norm), rel=1e-4)
+    assert {width for step in made for width in ragged(step, 1, 24).widths} == {24, 48}
+    assert set(ragged(made[-1], 1, 24).widths) == {24}
+    assert bucketed._parts.accumulate._cache_size() == 2
+    assert bucketed._parts.begin._cache_size() == bucketed._parts.finish._cache_size() == 1
+    assert bucketed._take_step._cache_size() == 0
+    expected, trained = padded.export(), bucketed.export()
+    assert all(np.abs(expected[name] - trained[name]).max() < 1e-4 for name in expected)
+    assert bucketed.evaluate(ragged(made[0], 1, 24)).loss == pytest.approx(padded.evaluate(unpacked(made[0], 1, LENGTH)).loss, rel=1e-4)
 
 
 @LIGHT

@@ -31,7 +31,7 @@ from crossmesh.train.backend import StepMetrics
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.step_jax import summed_loss
 from jax_runs import ROWS, batch_of, setup_of, started, steps
-from random_rows import packed, rows, unpacked
+from random_rows import packed, ragged, rows, unpacked
 
 pytestmark = pytest.mark.integration
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
@@ -139,6 +139,11 @@ def test_fewer_micro_batches_than_a_step_can_have_run_the_same_program(probed_mo
     backend = started(setup_of(probed_model, jax_cache, EIGHT, micro=4))
     assert len({backend.step(unpacked(rows(count), 4, 48)).loss_tokens for count in (4, 8)}) == 2
     assert backend._take_step._cache_size() == 1
+    # Micro-batches of several widths lie on the mesh as those of one do.
+    padded, made = started(setup_of(probed_model, jax_cache, EIGHT, micro=4)), rows(8)
+    ours, theirs = started(setup_of(probed_model, jax_cache, EIGHT, micro=4)).step(ragged(made, 4, 8)), padded.step(unpacked(made, 4, 48))
+    assert len(set(ragged(made, 4, 8).widths)) == 2
+    assert (ours.loss, ours.grad_norm) == pytest.approx((theirs.loss, theirs.grad_norm), rel=1e-4)
 
 
 @LIGHT

@@ -29,7 +29,7 @@ from crossmesh.train import model_torch, torch_backend
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.schedule import learning_rate
 from crossmesh.train.torch_backend import TorchBackend
-from random_rows import packed, rows, unpacked
+from random_rows import packed, ragged, rows, unpacked
 
 pytestmark = pytest.mark.integration
 FAMILIES = ("llama", "gemma4")
@@ -245,6 +245,26 @@ def test_a_step_is_the_same_however_the_batch_is_accumulated(folder: Path) -> No
     assert [m.loss for m in whole] == pytest.approx([m.loss for m in parts], abs=2e-5)
     assert [m.grad_norm for m in whole] == pytest.approx([m.grad_norm for m in parts], rel=1e-4)
     assert max(np.abs(adapter[name] - other[name]).max() for name in adapter) < 2e-3
+
+
+@pytest.mark.parametrize("kernel", ["plain", "sdpa"])
+@pytest.mark.parametrize("remat", ["none", "dots"])
+def test_padding_that_is_not_computed_changes_nothing(folder: Path, kernel: str, remat: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for make in (lambda made: unpacked(made, 2, LENGTH), lambda made: ragged(made, 2), lambda made: ragged(made, 1)):
+        backend = started(folder, attention=kernel, remat=remat, dropout=0.1)
+        metrics = [backend.step(make(rows(4, seed))) for seed in range(2)]
+        metrics.append(backend.evaluate(make(rows(4))))
+        results.append([value for one in metrics for value in (one.loss, one.grad_norm)])
+    assert results[1] == pytest.approx(results[0], rel=1e-4)
+    assert results[2] == pytest.approx(results[0], rel=1e-4)
+
+    seen: list[tuple[int, ...]] = []
+    monkeypatch.setattr(torch_backend, "model_inputs", lambda *given: seen.append(given[3].shape) or model_inputs(*given))
+    batch = ragged(rows(4), 1)
+    backend.step(batch)
+    assert seen == [(1, len(row.tokens)) for row in sorted(rows(4), key=lambda row: -len(row.tokens))]
+    assert batch.padded_tokens == batch.real_tokens
 
 
 def test_steps_follow_the_schedule_and_learn_and_leave_the_base_alone(folder: Path) -> None:

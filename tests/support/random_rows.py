@@ -6,6 +6,7 @@ import numpy as np
 
 from crossmesh.data.batches import PackedBatch, Row
 from crossmesh.data.packing import StepPlan, build_batch
+from crossmesh.data.widths import by_length
 
 
 def rows(count: int, seed: int = 0) -> list[Row]:
@@ -23,6 +24,15 @@ def unpacked(made: Sequence[Row], micro: int, length: int) -> PackedBatch:
     """One row a sequence, padded to `length`, in micro-batches of `micro`."""
     every = tuple(range(len(made)))
     return build_batch(StepPlan(every, tuple((index,) for index in every)), made, micro, length, 0)
+
+
+def ragged(made: Sequence[Row], micro: int, multiple: int = 1) -> PackedBatch:
+    """One row a sequence, in micro-batches of `micro` rows of similar length, each as wide as its longest, rounded up to `multiple`."""
+    every = tuple(range(len(made)))
+    lengths = [len(row.tokens) for row in made]
+    groups = by_length(every, lengths, micro)
+    widths = tuple(-(-lengths[group[0]] // multiple) * multiple for group in groups)
+    return build_batch(StepPlan(every, tuple((index,) for group in groups for index in group), widths), made, micro, max(widths), 0)
 
 
 def packed(made: Sequence[Row], length: int) -> PackedBatch:

@@ -1,4 +1,4 @@
-"""The arrays that both backends receive: fixed-length sequences with loss mask, positions and segment ids."""
+"""The arrays that both backends receive: sequences with loss mask, positions and segment ids, and how wide each micro-batch is."""
 
 import hashlib
 from dataclasses import dataclass
@@ -45,6 +45,8 @@ class PackedBatch:
     """`row_key` of the row that a token is of; 0 for padding. With the position it names the token, wherever packing and micro-batches
     put it: LoRA dropout draws its masks from the two."""
     row_ids: tuple[str, ...]
+    widths: tuple[int, ...] = ()
+    """Tokens that the sequences of each micro-batch are computed at: what lies behind is padding. None: all of `length`."""
 
     @property
     def loss_tokens(self) -> int:
@@ -54,7 +56,8 @@ class PackedBatch:
     @property
     def padded_tokens(self) -> int:
         """Tokens that are computed: real ones and padding."""
-        return int(self.segment_ids.size)
+        accumulation, sequences, length = self.segment_ids.shape
+        return int(sequences * sum(self.widths or (length,) * accumulation))
 
     @property
     def real_tokens(self) -> int:

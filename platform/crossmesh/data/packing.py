@@ -1,4 +1,4 @@
-"""How rows share sequences: for every optimizer step which rows lie in which sequence, and the batch that this makes.
+"""How rows share sequences: for every optimizer step which rows lie in which sequence, how wide that is, and the batch that this makes.
 
 A plan is a pure function of the rows' lengths and the spec, so that every process of a run, every backend and every restart has the same
 one. Which rows a step has under `none` and `step` is `order.py`'s; attention keeps packed rows apart by their segment ids.
@@ -7,14 +7,16 @@ one. Which rows a step has under `none` and `step` is `order.py`'s; attention ke
 import sys
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from statistics import fmean
 
 import numpy as np
 
 from crossmesh.data.batches import PackedBatch, Row, row_key
 from crossmesh.data.order import row_stream, step_rows
+from crossmesh.data.widths import Widths, by_length, widths_of
 from crossmesh.errors import require
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.training import PACKINGS
@@ -28,6 +30,8 @@ class StepPlan:
     """In the order they were drawn, whatever sequence they lie in."""
     sequences: tuple[tuple[int, ...], ...]
     """The same rows, by sequence and in order within it; an empty sequence is padding alone."""
+    widths: tuple[int, ...] = ()
+    """Tokens that the sequences of each micro-batch are computed at; one: all micro-batches; none: the length of a sequence."""
 
 
 def plan_steps(lengths: Sequence[int], spec: ExperimentSpec) -> tuple[StepPlan, ...]:
@@ -37,16 +41,32 @@ def plan_steps(lengths: Sequence[int], spec: ExperimentSpec) -> tuple[StepPlan, 
     are no rows.
     """
     require(len(lengths) > 0, "row_count", len(lengths), "at least one row")
+    together, possible = spec.micro_batch * spec.mesh_shape.batch_ways, widths_of(lengths, spec)
+    return tuple(replace(plan, widths=_widths(plan.sequences, lengths, together, possible)) for plan in _laid_out(lengths, spec, together))
+
+
+def _laid_out(lengths: Sequence[int], spec: ExperimentSpec, together: int) -> Iterator[StepPlan]:
+    """The rows of each step in sequences."""
     batch, optim, seed = spec.batch, spec.optim, spec.data.seed
     if spec.packing.mode == "stream":
         packed = _StreamPacker(lengths, spec.sequence_length, spec.packing.window, seed)
-        steps = [tuple(packed.sequence() for _ in range(batch.size)) for _ in range(optim.last_step)]
-        return tuple(StepPlan(tuple(chain.from_iterable(sequences)), sequences) for sequences in steps)
-    drawn = step_rows(len(lengths), batch.size, optim.last_step, seed)
-    if spec.packing.mode == "none":
-        return tuple(StepPlan(tuple(rows), tuple((row,) for row in rows)) for rows in drawn)
-    together = spec.micro_batch * spec.mesh_shape.batch_ways
-    return tuple(_packed_step(rows, lengths, spec.sequence_length, together) for rows in drawn)
+        for _ in range(optim.last_step):
+            sequences = tuple(packed.sequence() for _ in range(batch.size))
+            yield StepPlan(tuple(chain.from_iterable(sequences)), sequences)
+        return
+    for rows in step_rows(len(lengths), batch.size, optim.last_step, seed):
+        if spec.packing.mode == "none":
+            yield StepPlan(tuple(rows), tuple((row,) for group in by_length(rows, lengths, together) for row in group))
+        else:
+            yield _packed_step(rows, lengths, spec.sequence_length, together)
+
+
+def _widths(sequences: Sequence[Sequence[int]], lengths: Sequence[int], together: int, possible: Widths) -> tuple[int, ...]:
+    """The width of each micro-batch of `together` sequences; one for all where only one is possible."""
+    if len(possible.buckets) == 1:
+        return possible.buckets
+    filled = [sum(lengths[row] for row in rows) for rows in sequences]
+    return tuple(possible.of(max(filled[start : start + together])) for start in range(0, len(filled), together))
 
 
 def _packed_step(rows: Sequence[int], lengths: Sequence[int], length: int, together: int) -> StepPlan:
@@ -138,9 +158,9 @@ def _best_fill(items: Sequence[tuple[int, int]], room: int) -> tuple[int, ...]:
 
 
 def packing_efficiency(plans: Sequence[StepPlan], lengths: Sequence[int], length: int) -> float:
-    """Share of the computed tokens that is not padding."""
+    """Share of the computed tokens that is not padding; `length` is that of a sequence."""
     real = sum(lengths[row] for plan in plans for row in plan.rows)
-    return real / (length * sum(len(plan.sequences) for plan in plans))
+    return real / sum(len(plan.sequences) * fmean(plan.widths or (length,)) for plan in plans)
 
 
 def efficiencies(lengths: Sequence[int], spec: ExperimentSpec) -> dict[str, float]:
@@ -162,10 +182,11 @@ def build_batch(plan: StepPlan, rows: Sequence[Row], sequences: int, length: int
         plan: which rows lie where.
         rows: the data set.
         sequences: those of one micro-batch over the whole mesh; they divide the plan's.
-        length: tokens of a sequence.
+        length: most tokens of a sequence; the plan says how wide it is computed.
         pad_id: token of the padding.
     """
-    shape = (len(plan.sequences), length)
+    width = max(plan.widths, default=length)
+    shape = (len(plan.sequences), width)
     tokens = np.full(shape, pad_id, np.int32)
     loss_mask = np.zeros(shape, np.bool_)
     positions, segment_ids, row_keys = np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.uint32)
@@ -181,7 +202,7 @@ def build_batch(plan: StepPlan, rows: Sequence[Row], sequences: int, length: int
             row_keys[here] = row_key(row.id, seen[row.id])
             seen[row.id] += 1
             start += len(row.tokens)
-    split = (-1, sequences, length)
+    split = (-1, sequences, width)
     return PackedBatch(
         tokens.reshape(split),
         loss_mask.reshape(split),
@@ -189,4 +210,5 @@ def build_batch(plan: StepPlan, rows: Sequence[Row], sequences: int, length: int
         segment_ids.reshape(split),
         row_keys.reshape(split),
         tuple(rows[index].id for index in plan.rows),
+        plan.widths if len(plan.widths) > 1 else (),
     )

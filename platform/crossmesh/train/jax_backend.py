@@ -6,6 +6,7 @@ optimizer state are donated. It has no loop over steps and decides nothing about
 
 import functools
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from crossmesh.train.backend import FloatArray, Saving, StepMetrics, TrainingSet
 from crossmesh.train.checkpoint_jax import StateFiles
 from crossmesh.train.loss_jax import LossHead
 from crossmesh.train.schedule import learning_rate
-from crossmesh.train.step_jax import BATCH_DTYPES, Program, jitted_step, knobs_of, mean_loss
+from crossmesh.train.step_jax import BATCH_DTYPES, Program, jitted_parts, jitted_step, knobs_of, mean_loss
 
 _log = logging.getLogger(__name__)
 
@@ -93,10 +94,23 @@ class JaxBackend:
         setup = self._setup
         rate = learning_rate(self._step_count, setup.optim)
         knobs = knobs_of(setup.optim, setup.lora.seed, rate, self._step_count)
+        take = self._step_in_parts if batch.widths else self._whole_step
         with self._mesh:
-            self._trained, self._moments, loss, norm = self._take_step(self._trained, self._moments, self._frozen, *self._put(batch), knobs)
+            self._trained, self._moments, loss, norm = take(batch, knobs)
         self._step_count += 1
         return StepMetrics(float(loss), float(norm), rate, batch.loss_tokens)
+
+    def _whole_step(self, batch: PackedBatch, knobs: dict[str, Any]) -> Any:
+        return self._take_step(self._trained, self._moments, self._frozen, *self._put(batch), knobs)
+
+    def _step_in_parts(self, batch: PackedBatch, knobs: dict[str, Any]) -> Any:
+        """A program for each width, whatever the widths of a step: their number is bounded (`data/widths.py`)."""
+        loss, gradient = self._parts.begin(self._trained)
+        total = np.float32(batch.loss_tokens)
+        for width in sorted(set(batch.widths), reverse=True):
+            part = self._put(batch, [index for index, own in enumerate(batch.widths) if own == width], width)
+            loss, gradient = self._parts.accumulate((loss, gradient), self._trained, self._frozen, *part, total, knobs)
+        return self._parts.finish(self._trained, self._moments, gradient, loss, knobs)
 
     def evaluate(self, batch: PackedBatch) -> StepMetrics:
         """Loss of `batch` with the adapter as it is, without dropout."""
@@ -153,19 +167,23 @@ class JaxBackend:
 
         return optax.ScaleByAdamState(count=self._files.counter(0), mu=zeros(), nu=zeros())
 
-    def _put(self, batch: PackedBatch) -> tuple[dict[str, Any], Any]:
-        """The batch on the mesh, sequences over data and fsdp, padded to the most micro-batches of a step; and how many it has."""
+    def _put(self, batch: PackedBatch, which: Sequence[int] = (), width: int | None = None) -> tuple[dict[str, Any], Any]:
+        """Micro-batches `which` of the batch, by default all, on the mesh, and how many they are.
+
+        Sequences are over data and fsdp; there are as many micro-batches as a step has at most, the last ones padding.
+        """
         if not batch.loss_tokens:
             raise CrossmeshError("A batch has no token that carries loss. Check data.max_length and that rows have assistant turns.")
-        arrays = {name: getattr(batch, name) for name in BATCH_DTYPES}
-        live = batch.tokens.shape[0]
-        padding = ((0, max(self._setup.accumulation - live, 0)), (0, 0), (0, 0))
+        which = which or range(len(batch.tokens))
+        arrays = {name: getattr(batch, name)[which, :, :width] for name in BATCH_DTYPES}
+        padding = ((0, max(self._setup.accumulation - len(which), 0)), (0, 0), (0, 0))
         place = NamedSharding(self._mesh, PartitionSpec(None, BATCH_AXES, None))
-        return {name: tunix_jax.put(np.pad(array, padding), place) for name, array in arrays.items()}, np.int32(live)
+        return {name: tunix_jax.put(np.pad(array, padding), place) for name, array in arrays.items()}, np.int32(len(which))
 
     def _compile_lazily(self) -> None:
         program, layout = self._program, functools.partial(jax.tree.map, lambda array: array.sharding)
-        self._take_step = jitted_step(program, layout(self._trained), layout(self._moments), self._mesh)
+        shardings = (layout(self._trained), layout(self._moments), self._mesh)
+        self._take_step, self._parts = jitted_step(program, *shardings), jitted_parts(program, *shardings)
         scalar = NamedSharding(self._mesh, PartitionSpec())
         self._take_loss = jax.jit(functools.partial(mean_loss, program), out_shardings=scalar)
 

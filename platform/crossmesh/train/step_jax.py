@@ -1,7 +1,8 @@
 """One optimizer step and one loss on JAX: pure functions of arrays, to be jitted by the backend and by a planner alike.
 
 What trials vary without changing the program (learning rate, warm-up, weight decay, clipping norm, seed) comes in as values. A batch is
-padded to the most micro-batches that a step can have and says how many are live, so that every batch runs the one program.
+padded to the most micro-batches that a step can have and says how many are live, so that every batch of one width runs the one program.
+A step with micro-batches of several widths is taken in parts: `accumulate` for each width, then `finish`.
 """
 
 import functools
@@ -59,16 +60,31 @@ def knobs_of(optim: OptimSpec, seed: int, rate: float, step: int) -> dict[str, A
 def train_step(program: Program, trained: Any, moments: Any, frozen: Any, batch: Batch, live: Any, knobs: Mapping[str, Any]) -> Any:
     """One AdamW step on the mean loss of the `live` micro-batches: new trained state, new moments, loss, gradient norm before clipping."""
     total = _loss_tokens(batch)
-
-    def gradient_of(index: Any) -> Any:
-        micro = {name: array[index] for name, array in batch.items()}
-        return jax.value_and_grad(lambda values: summed_loss(program, values, frozen, micro, knobs["masks"]) / total)(trained)
-
     if batch["tokens"].shape[0] == 1:
-        loss, gradient = gradient_of(0)
+        loss, gradient = _gradient_of(program, trained, frozen, batch, total, knobs, 0)
     else:
-        zero = (jnp.float32(0), jax.tree.map(jnp.zeros_like, trained))
-        loss, gradient = jax.lax.fori_loop(0, live, lambda index, sum_: jax.tree.map(jnp.add, sum_, gradient_of(index)), zero)
+        loss, gradient = accumulate(program, no_gradient(trained), trained, frozen, batch, live, total, knobs)
+    return finish(program, trained, moments, gradient, loss, knobs)
+
+
+def no_gradient(trained: Any) -> Any:
+    """The loss and the gradient of no micro-batch."""
+    return jnp.float32(0), jax.tree.map(jnp.zeros_like, trained)
+
+
+def accumulate(
+    program: Program, sums: Any, trained: Any, frozen: Any, batch: Batch, live: Any, total: Any, knobs: Mapping[str, Any]
+) -> Any:
+    """`sums` of loss and gradient, and those of the `live` micro-batches of `batch`, in a step that has `total` loss tokens."""
+
+    def add(index: Any, sums: Any) -> Any:
+        return jax.tree.map(jnp.add, sums, _gradient_of(program, trained, frozen, batch, total, knobs, index))
+
+    return jax.lax.fori_loop(0, live, add, sums)
+
+
+def finish(program: Program, trained: Any, moments: Any, gradient: Any, loss: Any, knobs: Mapping[str, Any]) -> Any:
+    """AdamW's update by the gradient of a whole step; returns what `train_step` does."""
     norm = optax.global_norm(gradient)
     if program.clip:
         gradient = jax.tree.map(lambda one: one * jnp.minimum(1, knobs["clip_norm"] / norm), gradient)
@@ -76,11 +92,40 @@ def train_step(program: Program, trained: Any, moments: Any, frozen: Any, batch:
     return jax.tree.map(lambda value, change: value - knobs["rate"] * change, trained, update), moments, loss, norm
 
 
+def _gradient_of(
+    program: Program, trained: Any, frozen: Any, batch: Batch, total: Any, knobs: Mapping[str, Any], index: Any
+) -> tuple[Any, Any]:
+    """Loss of micro-batch `index` as its part of the step's mean, and its gradient."""
+    micro = {name: array[index] for name, array in batch.items()}
+    return jax.value_and_grad(lambda values: summed_loss(program, values, frozen, micro, knobs["masks"]) / total)(trained)
+
+
 def jitted_step(program: Program, trained: Any, moments: Any, mesh: Any) -> Any:
     """`train_step` of `program` as it is compiled, where `trained` and `moments` are the shardings of what it takes and gives back."""
     scalar = NamedSharding(mesh, PartitionSpec())
     step = functools.partial(train_step, program)
     return jax.jit(step, donate_argnums=(0, 1), out_shardings=(trained, moments, scalar, scalar))
+
+
+@dataclass(frozen=True)
+class Parts:
+    """`train_step` in parts, each compiled when it is first called."""
+
+    begin: Any
+    """`no_gradient`."""
+    accumulate: Any
+    """Compiled for every width."""
+    finish: Any
+
+
+def jitted_parts(program: Program, trained: Any, moments: Any, mesh: Any) -> Parts:
+    """The parts of a step of `program`; arguments as `jitted_step`'s."""
+    scalar = NamedSharding(mesh, PartitionSpec())
+    return Parts(
+        jax.jit(no_gradient, out_shardings=(scalar, trained)),
+        jax.jit(functools.partial(accumulate, program), donate_argnums=0, out_shardings=(scalar, trained)),
+        jax.jit(functools.partial(finish, program), donate_argnums=(0, 1, 2), out_shardings=(trained, moments, scalar, scalar)),
+    )
 
 
 def mean_loss(program: Program, trained: Any, frozen: Any, batch: Batch, live: Any) -> Any:

@@ -107,12 +107,13 @@ class TorchBackend:
 
     def _nll(self, batch: PackedBatch, index: int) -> Tensor:
         """Summed negative log-likelihood of the loss tokens in this rank's sequences of a micro-batch; they may have none."""
-        own = self._ranks.sequences(batch.tokens.shape[1])
-        tokens, positions, segments = (array[index, own] for array in (batch.tokens, batch.positions, batch.segment_ids))
+        width = batch.widths[index] if batch.widths else None
+        own = (index, self._ranks.sequences(batch.tokens.shape[1]), slice(width))
+        tokens, positions, segments = (array[own] for array in (batch.tokens, batch.positions, batch.segment_ids))
         if self._model.masks is not None and self._model.training:
-            self._model.masks.start(self._step, batch.row_keys[index, own], positions, self._device)
+            self._model.masks.start(self._step, batch.row_keys[own], positions, self._device)
         inputs = model_inputs(self._setup.attention, self._architecture, self._dtype, tokens, positions, segments, self._device)
-        targets = np.flatnonzero(batch.loss_mask[index, own])
+        targets = np.flatnonzero(batch.loss_mask[own])
         # A token is predicted from the place before it.
         return self._loss(inputs, torch.from_numpy(targets - 1), torch.from_numpy(tokens.reshape(-1)[targets].astype(np.int64)))
 

@@ -78,7 +78,8 @@ def losses(backend: Backend, batch: PackedBatch, where: dict[tuple[int, int], Pl
         own = slice(micro, micro + 1)
         mask = np.zeros_like(batch.loss_mask[own])
         mask[0, sequence, position] = True
-        alone = PackedBatch(batch.tokens[own], mask, batch.positions[own], batch.segment_ids[own], batch.row_keys[own], batch.row_ids)
+        arrays = (batch.tokens[own], mask, batch.positions[own], batch.segment_ids[own], batch.row_keys[own])
+        alone = PackedBatch(*arrays, batch.row_ids, batch.widths[own])
         found[token] = backend.evaluate(alone).loss
     return found
 
