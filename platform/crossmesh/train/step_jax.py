@@ -97,7 +97,8 @@ def _gradient_of(
 ) -> tuple[Any, Any]:
     """Loss of micro-batch `index` as its part of the step's mean, and its gradient."""
     micro = {name: array[index] for name, array in batch.items()}
-    return jax.value_and_grad(lambda values: summed_loss(program, values, frozen, micro, knobs["masks"]) / total)(trained)
+    found: tuple[Any, Any] = jax.value_and_grad(lambda values: summed_loss(program, values, frozen, micro, knobs["masks"]) / total)(trained)
+    return found
 
 
 def jitted_step(program: Program, trained: Any, moments: Any, mesh: Any) -> Any:
