@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -12,6 +13,8 @@ ROOT = Path(__file__).resolve().parents[1]
 def pytest_configure() -> None:
     """Take SIGINT back where a background shell had it ignored: processes that tests start would ignore it too."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    settings.register_profile("crossmesh", deadline=None)  # How long an example takes says how busy the machine is.
+    settings.load_profile("crossmesh")
 
 
 @pytest.fixture(scope="session")

@@ -127,10 +127,10 @@ def test_a_bias_lies_as_its_weight_does_and_carries_no_adapter() -> None:
 
 
 def test_a_planner_can_ask_often(gemma4_31b: Architecture) -> None:
-    start = time.perf_counter()
+    start = time.process_time()  # Not of the clock: the machine may have other work.
     for _ in range(200):
         place(gemma4_31b, MeshShape(1, 2, 4), "jax", MODEL, lora_modules(LoraSpec(rank=64), gemma4_31b))
-    assert time.perf_counter() - start < 2  # ten thousand in seconds
+    assert time.process_time() - start < 2  # ten thousand in seconds
 
 
 def test_experts_are_split_by_inner_features_and_width_on_jax_and_not_over_tp_on_torch() -> None:

@@ -263,7 +263,7 @@ def test_a_client_that_leaves_and_a_server_that_is_removed_end_the_request(rules
                 pass
 
         present = {"": rules}
-        gate, client = Gate(until_disconnect, lambda: dict(present)), Client()
+        gate, client = Gate(until_disconnect, lambda: dict(present), dict), Client()
         running = asyncio.create_task(gate(scope("/v1/completions", bearer(KEY), method="POST"), client.receive, client.send))
         await started.wait()
         if removed:
