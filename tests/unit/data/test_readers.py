@@ -4,47 +4,31 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import yaml
 
-from crossmesh.data.readers import choose_files, read_records
+from crossmesh.data.readers import read_records
 from crossmesh.errors import InputError
 
 SOURCE = "hf://datasets/owner/name"
-SHARDS = ["data/test-00000-of-00001.parquet", "data/train-00000-of-00002.parquet", "data/train-00001-of-00002.parquet"]
 
 
-@pytest.mark.parametrize(
-    ("names", "split", "path", "expected"),
-    [
-        (SHARDS, "train", None, SHARDS[1:]),
-        (SHARDS, "test", None, SHARDS[:1]),
-        (["rows.jsonl"], "train", None, ["rows.jsonl"]),
-        (["train.jsonl", "training_notes.jsonl"], "train", None, ["train.jsonl"]),
-        (["rows.jsonl"], "test", None, []),
-        (["val.jsonl"], "train", None, []),
-        (["sft/train.jsonl", "rl/train.jsonl"], "train", "sft", ["sft/train.jsonl"]),
-        (["sft.jsonl", "rl_val.jsonl"], "train", "sft.jsonl", ["sft.jsonl"]),
-        (["train-0.jsonl", "train-1.jsonl"], "train", None, ["train-0.jsonl", "train-1.jsonl"]),
-    ],
-)
-def test_files_of_a_split(names: list[str], split: str, path: str | None, expected: list[str]) -> None:
-    assert choose_files(SOURCE, names, split, path) == expected
-
-
-@pytest.mark.parametrize("names", [["sft/train.jsonl", "rl/train.jsonl"], ["train.jsonl", "train.parquet"], ["sft.jsonl", "rl.jsonl"]])
-def test_several_subsets_are_not_mixed(names: list[str]) -> None:
-    with pytest.raises(InputError, match=rf"several subsets of split 'train'.*Name the one meant: {SOURCE}/{names[0]}"):
-        choose_files(SOURCE, names, "train", None)
-
-
-def fake_hub(home: Path) -> None:
-    """Lay out huggingface_hub's cache as it is after a download."""
-    repository = home / "hub" / "datasets--owner--name"
+def fake_snapshot(home: Path, name: str) -> Path:
+    """Lay out huggingface_hub's cache as it is after a download and return the folder of the files."""
+    repository = home / "hub" / f"datasets--{name.replace('/', '--')}"
     commit = "0123456789abcdef0123456789abcdef01234567"
     snapshot = repository / "snapshots" / commit
     snapshot.mkdir(parents=True)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
+    return snapshot
+
+
+def fake_hub(home: Path) -> None:
+    """A data set with a split to train on and one to test with."""
+    snapshot = fake_snapshot(home, "owner/name")
     (snapshot / "train.jsonl").write_text(json.dumps({"prompt": "p", "response": "r"}) + "\n")
     (snapshot / "test.jsonl").write_text(json.dumps({"prompt": "other", "response": "r"}) + "\n")
 
@@ -81,3 +65,24 @@ def test_hub_dataset_that_is_not_cached_offline(tmp_path: Path) -> None:
 def test_address_that_is_none(tmp_path: Path, source: str) -> None:
     with pytest.raises(InputError, match="is no dataset address"):
         list(read_records(source, "train", ["prompt"], tmp_path))
+
+
+FLAGSHIP = "zhuyaoyu/CodeV-R1-dataset"
+
+
+def test_each_shipped_source_on_the_hub_loads_from_a_copy_of_its_layout(tmp_path: Path) -> None:
+    """Names, columns and shards as published; rows made up. A new source in conf/data needs its layout here."""
+    shipped = {
+        file.stem: found["source"]
+        for file in (Path(__file__).resolve().parents[3] / "conf" / "data").glob("*.yaml")
+        if str((found := yaml.safe_load(file.read_text()) or {}).get("source", "")).startswith("hf://")
+    }
+    assert set(shipped) == {"codev_r1"}
+    snapshot = fake_snapshot(tmp_path, FLAGSHIP)
+    (snapshot / "codev_r1_sft.jsonl").write_text(json.dumps({"prompt": "p", "response": "<think>t</think><answer>r</answer>"}) + "\n")
+    for name in ("train", "val"):
+        rows = {"data_source": ["codev"], "prompt": [[{"role": "user", "content": "x"}]], "reward_model": [{"ground_truth": b"x"}]}
+        pq.write_table(pa.table(rows), snapshot / f"codev_r1_rl_{name}.parquet")
+    assert load_offline(shipped["codev_r1"], tmp_path).stdout == (
+        "[[{'role': 'user', 'content': 'p'}, {'role': 'assistant', 'content': '<think>t</think><answer>r</answer>'}]]\n"
+    )
