@@ -17,6 +17,7 @@ from rich.console import Console as RichConsole
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 _LINE_EVERY_S = 5.0
 """Without a terminal, progress is a line at most this often, and at the first and the last step."""
@@ -73,6 +74,10 @@ class Console:
     def say(self, text: str) -> None:
         """Show one line."""
         self._out.print(escape(text), soft_wrap=True)
+
+    def show(self, text: Text) -> None:
+        """Show text that has its own colors."""
+        self._out.print(text, soft_wrap=True)
 
     @contextmanager
     def stage(self, title: str) -> Iterator["Stage"]:

@@ -42,6 +42,8 @@ class Conversation:
     """Where the row stands, for messages."""
     problem: str = ""
     """Why the row cannot be used and is dropped; empty: it can."""
+    form: str = ""
+    """How its columns were read, where the spec does not name them."""
 
     @property
     def learned(self) -> list[int]:

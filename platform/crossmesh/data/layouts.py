@@ -43,7 +43,9 @@ def is_data(name: str) -> bool:
     return bool(kind_of(name)) and parts[-1] not in _SIDE_FILES and not any(part.startswith((".", "__")) for part in parts)
 
 
-def choose_files(source: str, names: Sequence[str], split: str, path: str | None = None, card: str = "") -> list[str]:
+def choose_files(
+    source: str, names: Sequence[str], split: str, path: str | None = None, card: str = "", *, together: bool = False
+) -> list[str]:
     """Return the data files of `split` among `names` (paths in a data set), in order.
 
     Args:
@@ -52,6 +54,7 @@ def choose_files(source: str, names: Sequence[str], split: str, path: str | None
         split: The split that is wanted.
         path: A file, a folder, a pattern or a subset (`config_name`) of the card; None: the whole data set.
         card: Text of its README.md.
+        together: Files of one kind belong together whatever they are called, as in a folder of one's own.
 
     Raises:
         InputError: the choice spans several subsets or kinds, there is no such split, or shards are missing.
@@ -67,7 +70,7 @@ def choose_files(source: str, names: Sequence[str], split: str, path: str | None
         return _checked(source, [folder + name for name in chosen], split, names)
     if configs:
         return _configured(source, names, split, configs, path)
-    return _checked(source, _by_name(names, split), split, names)
+    return _checked(source, _by_name(names, split), split, names, together=together)
 
 
 def splits_of(names: Sequence[str]) -> list[str]:
@@ -170,11 +173,11 @@ def _by_name(names: Sequence[str], split: str) -> list[str]:
     return list(names) if split == "train" else []
 
 
-def _checked(source: str, chosen: list[str], split: str, names: Sequence[str]) -> list[str]:
+def _checked(source: str, chosen: list[str], split: str, names: Sequence[str], *, together: bool = False) -> list[str]:
     """Refuse files that are several subsets, or of which some are missing."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for name in chosen:
-        groups.setdefault(_group(name, split), []).append(name)
+        groups.setdefault(("", kind_of(name), "") if together else _group(name, split), []).append(name)
     if len(groups) > 1:
         offers = " or ".join(f"{source}/{_offer(group, names)}" for group in list(groups.values())[:4])
         raise InputError(f"{source} has {len(groups)} subsets of split {split!r}. Name the one meant: data.source={offers}.")

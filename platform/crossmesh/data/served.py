@@ -77,7 +77,7 @@ def dropped_text(data: Dataset) -> str:
 
 def notes(data: Dataset, tokenizer: ChatTokenizer, template_date: str) -> tuple[str, ...]:
     """What the person who trains on these rows should know."""
-    said = []
+    said = list(data.forms)
     if data.dropped:
         count = sum(one.count for one in data.dropped)
         said.append(f"{count} of {count + len(data.rows)} rows dropped: {dropped_text(data)}")

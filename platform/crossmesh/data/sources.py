@@ -26,6 +26,7 @@ from crossmesh.data.conversation import (
     read_context,
     read_turn,
 )
+from crossmesh.data.forms import Form, find_form, parts
 from crossmesh.data.lengths import LengthStatistics, length_statistics
 from crossmesh.data.markdown import strip_reasoning
 from crossmesh.data.readers import read_records
@@ -56,6 +57,8 @@ class Dataset:
     """SHA-256 over ids, tokens and masks of `rows` in order."""
     lengths: LengthStatistics
     """Of all rows that are not empty, also those that are too long."""
+    forms: tuple[str, ...] = ()
+    """How columns were read that the spec does not name."""
 
     @property
     def dropped_long(self) -> int:
@@ -116,17 +119,14 @@ def _turns(value: Any, role: str, place: str, column: str) -> tuple[list[Message
     return [turn for turn, _ in read], [learned for _, learned in read]
 
 
-def _record_conversation(place: str, record: Mapping[str, Any], data: DataSpec) -> Conversation:
-    columns = [(data.prompt_column, "user"), (data.response_column, "assistant")]
-    if data.messages_column:
-        columns = [(data.messages_column, "user")]
+def _record_conversation(place: str, record: Mapping[str, Any], form: Form) -> Conversation:
     turns: list[Message] = []
     learned: list[bool] = []
-    for column, role in columns:
-        found, marks = _turns(record[column], role, place, column)
+    for column, value, role in parts(record, form, place):
+        found, marks = _turns(value, role, place, column)
         if not found:
-            problem = _NO_TURNS if data.messages_column else _NO_PROMPT if role == "user" else _NO_CONTENT
-            return Conversation((), place=place, problem=problem)
+            problem = _NO_TURNS if form.turns else _NO_PROMPT if role == "user" else _NO_CONTENT
+            return Conversation((), place=place, problem=problem, form=form.found)
         turns, learned = turns + found, learned + marks
     if _surrogates(turns) or _surrogates(record.get("tools")):
         raise InputError(f"{place} holds half of a surrogate pair (\\ud800 to \\udfff), which is no text. Repair the row.")
@@ -139,7 +139,7 @@ def _record_conversation(place: str, record: Mapping[str, Any], data: DataSpec) 
         if value is not None and not value:
             learned = [False] * len(turns)
     muted = frozenset(index for index, (role, mark) in enumerate(zip(roles, learned, strict=True)) if role == "assistant" and not mark)
-    return Conversation(turns, read_context(record, place), muted, place)
+    return Conversation(turns, read_context(record, place), muted, place, form=form.found)
 
 
 def _surrogates(value: Any) -> bool:
@@ -156,9 +156,12 @@ def _source_conversations(data: DataSpec, cache: Path) -> Iterator[Conversation]
         for number, problem in enumerate(build_rtl(data.rtl).train, 1):
             yield Conversation([message("user", problem.prompt), message("assistant", problem.answer)], place=f"rtl, row {number}")
         return
-    columns = [data.messages_column] if data.messages_column else [data.prompt_column, data.response_column]
-    for place, record in read_records(data.source, data.split, columns, cache, also=(*CONTEXT_KEYS, *LEARNING_KEYS)):
-        yield _record_conversation(place, record, data)
+
+    def find(names: Sequence[str], place: str) -> Form:
+        return find_form(names, data, place)
+
+    for place, record, form in read_records(data.source, data.split, find, cache, also=(*CONTEXT_KEYS, *LEARNING_KEYS)):
+        yield _record_conversation(place, record, form)
 
 
 def load_conversations(data: DataSpec, cache: Path) -> list[Conversation]:
@@ -235,7 +238,8 @@ def encode_rows(conversations: Sequence[Conversation], tokenizer: ChatTokenizer,
             f"the longest {lengths.longest}). Raise data.max_length; rows are dropped when too long, never cut."
         )
     unused = unused_keys(tokenizer, [one for one in conversations if not one.problem])
-    return Dataset(tuple(rows), counted, unused, _digest(rows), lengths)
+    forms = tuple(sorted({one.form for one in conversations if one.form}))
+    return Dataset(tuple(rows), counted, unused, _digest(rows), lengths, forms)
 
 
 def load_rows(data: DataSpec, tokenizer: ChatTokenizer, cache: Path) -> Dataset:

@@ -76,11 +76,13 @@ class DataSpec:
     """Training rows: their source, how they become chat messages, and the length limit."""
 
     source: str = "rtl"
-    """`rtl` (built in), a `.jsonl` or `.parquet` file, or `hf://datasets/owner/name`."""
+    """`rtl` (built in), a file (jsonl, json, csv, tsv, parquet, arrow, also compressed), a folder or pattern of files, or
+    `hf://datasets/owner/name[@revision][/path]`."""
     split: str = "train"
-    """Split of an `hf://` dataset."""
+    """Split of a folder or of an `hf://` dataset."""
     messages_column: str = ""
-    """Column with chat messages `[{role, content}, ...]`; empty: `prompt_column` and `response_column` are used."""
+    """Column with chat messages (`[{role, content}, ...]` or ShareGPT's `[{from, value}, ...]`); empty: `prompt_column` and
+    `response_column`, or where a file does not have these, the one known form that its columns fit."""
     prompt_column: str = "prompt"
     response_column: str = "response"
     system_prompt: str = ""
@@ -104,7 +106,7 @@ class DataSpec:
 
     def __post_init__(self) -> None:
         """Check source and limits."""
-        require(bool(self.source), "data.source", self.source, "rtl, a .jsonl or .parquet file, or hf://datasets/owner/name")
+        require(bool(self.source), "data.source", self.source, "rtl, a file, a folder or hf://datasets/owner/name")
         require(self.max_rows >= 0, "data.max_rows", self.max_rows, "0 for all rows, or a positive number")
         require(self.max_length >= 8, "data.max_length", self.max_length, "at least 8 tokens")
         require(self.max_dropped >= 0, "data.max_dropped", self.max_dropped, "a share below 1, or a number of rows")

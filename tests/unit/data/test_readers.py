@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from crossmesh.data.readers import read_records
+from crossmesh.data.sources import load_conversations
 from crossmesh.errors import InputError
+from crossmesh.spec.training import DataSpec
 
 SOURCE = "hf://datasets/owner/name"
 
@@ -64,7 +65,7 @@ def test_hub_dataset_that_is_not_cached_offline(tmp_path: Path) -> None:
 @pytest.mark.parametrize("source", ["hf://owner/name", "hf://datasets/name", "hf://datasets/"])
 def test_address_that_is_none(tmp_path: Path, source: str) -> None:
     with pytest.raises(InputError, match="is no dataset address"):
-        list(read_records(source, "train", ["prompt"], tmp_path))
+        load_conversations(DataSpec(source=source), tmp_path)
 
 
 FLAGSHIP = "zhuyaoyu/CodeV-R1-dataset"

@@ -126,7 +126,7 @@ def test_rtl_is_a_source(tmp_path: Path, make_tokenizer: Make) -> None:
         (['{"prompt": "p", "response": "r"}', "[1]"], r"rows\.jsonl, line 2 is a JSON list"),
         (['{"prompt": "p", "respones": "r"}'], r"line 1 has no column 'response'.*Did you mean 'respones'"),
         (['{"prompt": "p", "response": 7}'], r"line 1: column 'response' holds a int"),
-        (['{"prompt": [{"from": "user", "value": "x"}], "response": "r"}'], r"role=None and keys from, value"),
+        (['{"prompt": [{"speaker": "user", "text": "x"}], "response": "r"}'], r"role=None and keys speaker, text"),
         ([""], "has no rows"),
     ],
 )
@@ -155,11 +155,11 @@ def test_all_rows_empty(tmp_path: Path, make_tokenizer: Make) -> None:
 
 
 def test_bad_files(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no file"):
+    with pytest.raises(InputError, match="does not exist"):
         load_conversations(DataSpec(source=str(tmp_path / "absent.jsonl")), tmp_path)
-    (tmp_path / "rows.csv").write_text("prompt,response\n")
+    (tmp_path / "rows.txt").write_text("prompt,response\n")
     with pytest.raises(InputError, match="unknown kind"):
-        load_conversations(DataSpec(source=str(tmp_path / "rows.csv")), tmp_path)
+        load_conversations(DataSpec(source=str(tmp_path / "rows.txt")), tmp_path)
     (tmp_path / "rows.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(InputError, match=r"rows\.parquet cannot be read .* Needed: a whole \.parquet file"):
         load_conversations(DataSpec(source=str(tmp_path / "rows.parquet")), tmp_path)
@@ -190,5 +190,5 @@ def test_rows_that_are_json_but_no_text(tmp_path: Path, line: str, complaint: st
 
 
 def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no file"):
+    with pytest.raises(InputError, match="does not exist"):
         load_conversations(DataSpec(source=f"/tmp/{'x' * 300}.jsonl"), tmp_path)
