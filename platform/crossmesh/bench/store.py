@@ -16,18 +16,26 @@ from crossmesh.spec.bench import BenchSpec
 def identity_of(server: Mapping[str, Any], bench: BenchSpec) -> str:
     """SHA-256 over what makes measurements of one cell alike: what the server is, and how it is asked.
 
-    Limits, repeats and the list of cells are not in it: they change no measurement. Raises `InputError` where the trace is no file.
+    Limits, repeats and the list of cells are not in it: they change no measurement; a cell has its number of requests, whichever of
+    `requests` and `seconds` it follows from. Raises `InputError` where the trace is no file.
     """
-    if bench.trace and not Path(bench.trace).is_file():
-        raise InputError(f"bench.trace={bench.trace} is no file. Give a CSV of requests.")
     asked = {
         "seed": bench.seed,
         "cache": bench.cache,
         "warmup": bench.warmup,
         "burstiness": bench.burstiness,
-        "trace": [digest_file(Path(bench.trace)), bench.time_scale, bench.length_scale] if bench.trace else [],
+        "trace": [trace_digest(bench), bench.time_scale, bench.length_scale] if bench.trace else [],
     }
     return digest_text(canonical_json([dict(server), asked]))
+
+
+def trace_digest(bench: BenchSpec) -> str:
+    """SHA-256 of what the trace holds; empty without one. Raises `InputError` where it is no file."""
+    if not bench.trace:
+        return ""
+    if not Path(bench.trace).is_file():
+        raise InputError(f"bench.trace={bench.trace} is no file. Give a CSV of requests.")
+    return digest_file(Path(bench.trace))
 
 
 class Store:

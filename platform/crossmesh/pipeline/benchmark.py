@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ from crossmesh.bench.endpoint import fingerprint_of, is_emulated
 from crossmesh.bench.load import LoadGenerator, Progress, Target
 from crossmesh.bench.results import Outcomes, as_json, metrics_of, render, write_files
 from crossmesh.bench.runner import Bench, CellResult, Found
-from crossmesh.bench.store import identity_of
+from crossmesh.bench.store import identity_of, trace_digest
 from crossmesh.console import Console, Stage
 from crossmesh.files import canonical_json, digest_text, read_json, write_json
 from crossmesh.pipeline.benchmark_subject import Subject, own_server, own_subject, terms_of, url_subject
+from crossmesh.spec.bench import TRACE_DIGEST
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_SERVER, Tracker
@@ -62,7 +63,7 @@ def benchmark(spec: ExperimentSpec, console: Console, sweeping: Sweeping = ALONE
     tracker = sweeping.tracker or Tracker(spec.tracking, spec.storage)
     with ExitStack() as stack:
         subject = url_subject(spec, console) if spec.bench.url else own_subject(own_server(spec, console, stack), console, stack)
-        identity = identity_of(subject.described, spec.bench)
+        identity, trace = identity_of(subject.described, spec.bench), trace_digest(spec.bench)
         folder = spec.storage.path / "bench" / identity[:16]
         terms, notes = terms_of(spec, subject.longest)
 
@@ -77,7 +78,7 @@ def benchmark(spec: ExperimentSpec, console: Console, sweeping: Sweeping = ALONE
         with console.stage("measure") as stage:
             cells, found = _measured(spec, bench, stage, sweeping.check)
     outcomes = Outcomes(_kept_server(folder, subject), cells, found, (*notes, *_said_of(spec, cells)))
-    return _kept(spec, tracker, outcomes, identity, folder, sweeping.parent)
+    return _kept(spec, tracker, outcomes, {"benchmark": identity, **({"trace_sha256": trace} if trace else {})}, folder, sweeping.parent)
 
 
 def counting(stage: Stage, total: int, check: Callable[[], None] = ALONE.check) -> Progress:
@@ -149,10 +150,10 @@ def _said_of(spec: ExperimentSpec, cells: tuple[CellResult, ...]) -> list[str]:
     return notes
 
 
-def _kept(spec: ExperimentSpec, tracker: Tracker, outcomes: Outcomes, identity: str, folder: Path, parent: str | None) -> Done:
+def _kept(spec: ExperimentSpec, tracker: Tracker, outcomes: Outcomes, head: Mapping[str, str], folder: Path, parent: str | None) -> Done:
     """Write the files and track them, unless a finished run has this very result."""
     emulation = {"emulated": True} if is_emulated(outcomes.server) else {}
-    values = as_json(outcomes, {"benchmark": identity, "hardware": spec.hardware.name, **emulation, "folder": str(folder)})
+    values = as_json(outcomes, {**head, "hardware": spec.hardware.name, **emulation, "folder": str(folder)})
     result = folder / "result"
     write_files(outcomes, values, result)
     lineage = _lineage(outcomes.server, spec.bench.model)
@@ -177,7 +178,11 @@ def track(
         if parent:
             tracker.adopt(found.run_id, parent)
         return found.run_id
-    run_id = tracker.start(spec.name, kind, parent=parent, identity=identity, tags=tags, params=spec, emulated=bool(values.get("emulated")))
+    params = {one.name: getattr(spec, one.name) for one in fields(spec)}
+    if "trace_sha256" in values:
+        params[TRACE_DIGEST] = values["trace_sha256"]
+    emulated = bool(values.get("emulated"))
+    run_id = tracker.start(spec.name, kind, parent=parent, identity=identity, tags=tags, params=params, emulated=emulated)
     status = "FAILED"
     try:
         tracker.provenance(run_id, gather_provenance())

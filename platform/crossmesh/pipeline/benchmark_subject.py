@@ -23,7 +23,7 @@ from crossmesh.plan.serving_point import serving_point
 from crossmesh.serve.adapters import ServedAdapter, ServedBase
 from crossmesh.serve.app import Server, start_server
 from crossmesh.serve.engine import EngineSettings, engine_settings
-from crossmesh.serve.record import engine_record
+from crossmesh.serve.record import server_record
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.trial import fetch
 
@@ -59,7 +59,7 @@ class OwnServer:
             "adapters": adapters,
             "hardware": self.spec.hardware.name,
             **({"emulated": True} if self.settings.stand_in else {}),
-            **engine_record(self.settings),
+            **server_record(self.settings),
         }
 
     def start(self, console: Console) -> Server:

@@ -11,6 +11,7 @@ from typing import Any
 
 from crossmesh.files import canonical_json
 from crossmesh.report.variants import Variant
+from crossmesh.spec.fingerprint import SCIENCE_FORM, form_of
 
 ASPECTS = ("quality", "speed", "cost", "serving")
 YES, GROUPS, NO, NOTHING = "comparable", "comparable in groups", "not comparable", "nothing to compare"
@@ -28,6 +29,11 @@ EMULATED = "emulated"
 """Key of the system record and of a server's: CPU devices under the name of other hardware. No choice that is compared."""
 _EMULATION = "emulated beside real hardware: rules out speed, cost and serving"
 _CONFOUNDER_OF_SERVING = "confounder: may explain a difference in serving"
+_OTHER_FORM = "recorded by different versions of crossmesh: cannot be held against each other; rules out quality, speed and cost"
+_SAID_BY_SCIENCE = "confounder: science has the rows and steps that came of it"
+_TRAINING = ("files.", "settings.")
+"""Parts of the provenance of a training that tell how the rows of its steps came about (`track/provenance.py`)."""
+_FORM = "form"
 _CONFOUNDING = ("dtype", "version", "digest", "weights", "libraries", "template")
 """A key of a server's record with one of these in its last part is no choice that was compared, but something else that differs."""
 _NAMED_KEYS = 3
@@ -65,6 +71,10 @@ class Difference:
         """What the difference means for the comparison."""
         if self.emulation:
             return _EMULATION
+        if self.scope == "science" and self.key == _FORM:
+            return _OTHER_FORM
+        if self.scope == "provenance" and self.key.startswith(_TRAINING):
+            return _SAID_BY_SCIENCE
         return _CONFOUNDER_OF_SERVING if self.scope == "server" and self.confounds else EFFECTS[self.scope]
 
     @property
@@ -268,10 +278,34 @@ def differences_in(scope: str, variants: Sequence[Variant]) -> tuple[Difference,
     plain = {fingerprint: json.loads(canonical_json(value)) for fingerprint, value in contents.items()}
     order = [one.name for one in variants]
     found = []
-    for key, words in _walk("", plain):
+    forms = {fingerprint: form_of(value) for fingerprint, value in plain.items()} if scope == "science" else {}
+    if len(set(forms.values())) > 1:  # Their keys do not mean the same.
+        walked = [(_FORM, {fingerprint: _form_words(form) for fingerprint, form in forms.items()})]
+    else:
+        walked = _walk("", plain)
+    for key, words in walked:
         by_name = {name: value for fingerprint, value in words.items() for name in owners[fingerprint]}
         found.append(Difference(scope, key or scope, {name: by_name[name] for name in order if name in by_name}))
     return tuple(found)
+
+
+def _form_words(form: int) -> str:
+    if form == SCIENCE_FORM:
+        return str(form)
+    return f"{form}, recorded by {'an older' if form < SCIENCE_FORM else 'a newer'} version of crossmesh"
+
+
+def form_notes(variants: Sequence[Variant]) -> tuple[str, ...]:
+    """What a reader must know of trainings whose science record is of another form than this version's."""
+    found: dict[int, list[str]] = {}
+    for one in variants:
+        if one.record.science is not None and (form := form_of(one.record.science)) != SCIENCE_FORM:
+            found.setdefault(form, []).append(one.name)
+    return tuple(
+        f"{', '.join(names)}: science record of form {_form_words(form)}, and comparable with runs of that form alone. Train again to "
+        "compare with new runs."
+        for form, names in sorted(found.items())
+    )
 
 
 def _walk(key: str, values: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:

@@ -34,6 +34,8 @@ from crossmesh.report.variants import (
     answers_of,
     scores_of,
 )
+from crossmesh.spec.bench import RATE as RATE_LOAD
+from crossmesh.spec.bench import TRACE, TRACE_DIGEST
 from crossmesh.spec.fingerprint import TRAINED_RECORD
 from crossmesh.track.repeats import RATE, TAG_ROUND, TAG_STEPS, load_of, repeats_by_run
 from crossmesh.track.tracker import (
@@ -50,6 +52,9 @@ from crossmesh.track.tracker import (
 _TOTALS = ("train/final_loss", "train/tokens_per_s_steady", "train/seconds", "train/tokens", "train/loss_tokens")
 _POWER = re.compile(r"^system/(?:.+/)?gpu_\d+_power_usage_watts$")
 _GIB = 1 << 30
+_WORKLOAD = ("cache", "seed", "warmup", "burstiness", "requests", "slo_ttft_ms", "slo_tpot_ms", "slo_e2e_ms", "slo_share")
+_WORKLOAD_OF = {RATE_LOAD: ("seconds",), TRACE: ("time_scale", "length_scale")}
+"""Keys of `bench` that say how a server was asked, under any load and under one."""
 _TAG_OF = {"science": TAG_SCIENCE, "system": TAG_SYSTEM, "provenance": TAG_PROVENANCE}
 
 
@@ -231,9 +236,12 @@ def _planned(run: TrackedRun) -> dict[str, tuple[float, str]]:
 
 
 def _workload(run: TrackedRun) -> dict[str, str]:
-    """How the server was asked; which loads are set side by side is told apart by the cells themselves."""
-    names = ("cache", "seed", "warmup", "burstiness", "requests", "slo_ttft_ms", "slo_tpot_ms", "slo_e2e_ms", "slo_share", "trace")
-    return {name: run.params[f"bench.{name}"] for name in names if f"bench.{name}" in run.params}
+    """How the server was asked; cells tell apart which loads are set side by side. A trace is known by its contents."""
+    load = run.params.get("bench.load")
+    names = (*_WORKLOAD, *_WORKLOAD_OF.get(str(load), ()))
+    said = {name: run.params[f"bench.{name}"] for name in names if f"bench.{name}" in run.params}
+    trace = run.params.get(TRACE_DIGEST) or run.params.get("bench.trace")  # Runs of before have its path alone.
+    return {**said, **({"trace": trace} if trace is not None else {})}
 
 
 def _cell(values: Mapping[str, Any]) -> ServingCell:

@@ -5,7 +5,7 @@ use it. Shapes of placement follow `ray.serve.llm` (a test compares them).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.hardware.emulation import emulated
 from crossmesh.models.families import read_architecture
 from crossmesh.serve.adapters import ServedAdapter, ServedBase, check_names, check_rank, serving_rank
-from crossmesh.serve.options import check_options, compile_variables, option_arguments, scaling
+from crossmesh.serve.options import check_options, compile_variables, option_arguments, scaling, service_limits
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.serving import ServeSpec
 from crossmesh.spec.training import AUTO, LORA_TARGETS
@@ -60,6 +60,8 @@ class EngineSettings:
     """The catalogue's name of the chip."""
     chips: int
     """Chips that one replica computes on."""
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    """How many engines answer, and what the gate lets in (`options.service_limits`)."""
     stand_in: Mapping[str, Any] | None = None
     """On an emulated cluster: the CPU engine (as `llm_config`) that computes on the chips that `llm_config` reserves."""
 
@@ -103,6 +105,7 @@ def engine_settings(spec: ExperimentSpec, base: ServedBase, adapters: Sequence[S
         _variables(computing) | compile_variables(spec.serve),
         device.chip,
         spec.serve.tp * spec.serve.pp,
+        service_limits(spec.serve),
         stand_in,
     )
 

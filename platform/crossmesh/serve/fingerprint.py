@@ -15,7 +15,7 @@ from crossmesh.files import canonical_json, digest_text, read_json
 from crossmesh.models.weights import MANIFEST
 from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.engine import EngineSettings
-from crossmesh.serve.record import engine_record
+from crossmesh.serve.record import server_record
 from crossmesh.track.provenance import IMAGE_VARIABLE, LIBRARIES, host_facts, library_versions
 
 
@@ -44,10 +44,12 @@ def fingerprint(settings: EngineSettings, base: ServedBase, adapters: Mapping[st
         adapters: folders of the served adapters (serving forms) by model name, as they are now.
         facts: what the engine tells.
     """
+    record = server_record(settings)
     described = {
         "model": {"name": base.name, "weights": base.weights_digest},
         "adapters": {name: read_json(Path(folder) / MANIFEST)["adapter"] for name, folder in sorted(adapters.items())},
-        "engine": {key: value for key, value in engine_record(settings).items() if key != "adapters"},
+        "engine": {key: record[key] for key in ("engine", "version", "arguments")},
+        "limits": record["limits"],
         **asdict(facts),
         "hardware": {
             "chip": settings.chip,

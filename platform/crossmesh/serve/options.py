@@ -126,3 +126,18 @@ def scaling(serve: ServeSpec) -> dict[str, Any]:
 def capacity(serve: ServeSpec) -> int:
     """Requests that compute or wait at once at most."""
     return serve.most_replicas * serve.max_num_seqs + serve.max_queue
+
+
+def service_limits(serve: ServeSpec) -> dict[str, Any]:
+    """Return what decides, beside the engine, how fast a server answers and what it turns away; settings without effect are left out."""
+    moved = {
+        "target_ongoing_requests": serve.target_ongoing_requests or float(serve.max_num_seqs),
+        "scale_down_s": serve.scale_down_s,
+    }
+    return {
+        "replicas": serve.replicas,
+        "max_replicas": serve.most_replicas,
+        **(moved if serve.most_replicas > serve.replicas else {}),
+        "max_queue": serve.max_queue,
+        "request_timeout_s": serve.request_timeout_s,
+    }

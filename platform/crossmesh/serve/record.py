@@ -1,6 +1,6 @@
-"""What a server is, as a JSON value: the part of an evaluation or benchmark that must be equal for two results to be compared.
+"""What a server is, as a JSON value: an engine for whoever asks what it answers, and its limits too for whoever asks how fast.
 
-It names the engine and its arguments, and no model or adapter: those are what is compared.
+It names no model or adapter: those are what is compared.
 """
 
 from importlib.metadata import PackageNotFoundError, version
@@ -20,3 +20,8 @@ def engine_record(settings: EngineSettings) -> dict[str, Any]:
     except PackageNotFoundError:
         found = None
     return {"engine": distribution, "version": found, "arguments": dict(settings.engine_kwargs), "adapters": len(settings.adapters)}
+
+
+def server_record(settings: EngineSettings) -> dict[str, Any]:
+    """The engine, and how many of it answer how much at once: two servers with one record are as fast as each other."""
+    return {**engine_record(settings), "limits": dict(settings.limits)}

@@ -6,6 +6,8 @@ from crossmesh.errors import require, require_choice
 
 RATE, BURST, CONCURRENCY, TRACE = "rate", "burst", "concurrency", "trace"
 LOADS = (RATE, BURST, CONCURRENCY, TRACE)
+TRACE_DIGEST = "bench.trace_sha256"
+"""Parameter of a tracked run: what the trace held, which its path does not say."""
 CACHES = ("cold", "warm")
 AGAINST = ("", "bare")
 REPORTS = ("", "paper")

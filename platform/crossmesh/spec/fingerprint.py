@@ -12,6 +12,8 @@ from crossmesh.files import canonical_json, digest_text
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.training import LORA_MASKS, NF4_BLOCK
 
+SCIENCE_FORM = 2
+"""Of the science record; raised when it says other things, or says them otherwise. Records without a number are of form 1."""
 TRAINED_RECORD = "crossmesh_records.json"
 """File beside the weights of an adapter, or of a whole model: which science and which system it was trained with."""
 
@@ -38,33 +40,27 @@ class ScienceFacts:
     """What the science record needs beyond the spec: digests of what the spec only names, and what it expands to."""
 
     weights_digest: str
-    tokenizer_digest: str
-    template_digest: str
     data_digest: str
+    """Over the tokens and the loss masks of the rows: all that the model sees of tokenizer, chat template and limits."""
     lora: Mapping[str, Any]
     """What LoRA is on which modules, and the digest of the adapter that training continues from; empty where all weights are trained."""
     step_rows: tuple[tuple[str, ...], ...]
     """Row ids of every optimizer step, in order."""
     resumed_from: str = ""
-    """Science fingerprint of the run whose last state this one begins with."""
+    """Science fingerprint of the run whose last state this one begins with, where that run was trained otherwise than this one."""
 
 
 def science_record(spec: ExperimentSpec, facts: ScienceFacts) -> Record:
-    """Everything that decides what a run learns."""
+    """Everything that decides what a run learns, by what it came to: of data, tokenizer, order and packing only rows and steps are here."""
     optim = asdict(spec.optim)
     optim["warmup_steps"] = spec.optim.warmup
     del optim["stop_at"]  # The rows of the steps say where they end.
     return Record(
         {
+            "form": SCIENCE_FORM,
             **({"resumed_from": facts.resumed_from} if facts.resumed_from else {}),
-            "base": {"weights": facts.weights_digest, "tokenizer": facts.tokenizer_digest, "chat_template": facts.template_digest},
-            "data": {
-                "digest": facts.data_digest,
-                "order_seed": spec.data.seed,
-                "max_length": spec.data.max_length,
-                "packing": _packing_science(spec),
-                "loss_scope": "assistant",
-            },
+            "base": {"weights": facts.weights_digest},
+            "data": {"digest": facts.data_digest, "loss_scope": "assistant"},
             "trained": "full" if spec.lora.full else "lora",
             "lora": {} if spec.lora.full else {**facts.lora, **dropout_science(spec), "seed": spec.lora.seed},
             "optimizer": {"name": "adamw", "schedule": "warmup_cosine", **optim},
@@ -93,15 +89,26 @@ def base_precision(spec: ExperimentSpec) -> Any:
     return {"values": spec.model.quantization, "block": NF4_BLOCK, "along": "input", "scale": "absmax float32"}
 
 
-def _packing_science(spec: ExperimentSpec) -> Any:
-    """What packing changes in what is learnt: nothing, unless the sequences decide which rows a step has."""
-    if spec.packing.mode != "stream":
-        return "none"
-    return {"mode": "stream", "length": spec.sequence_length, "window": spec.packing.window}
+def form_of(science: Mapping[str, Any]) -> int:
+    """The form of a science record; only records of one form can be held against each other."""
+    return int(science.get("form", 1))
 
 
-def system_record(spec: ExperimentSpec) -> Record:
-    """Everything of a training run that changes its speed and not what it learns."""
+def settings_digest(science: Mapping[str, Any]) -> str:
+    """Digest of how a run with this science was trained, whatever its steps were and wherever it began."""
+    return digest_of({key: value for key, value in science.items() if key not in ("steps", "resumed_from")})
+
+
+def order_digest(science: Mapping[str, Any]) -> str:
+    """Digest of the rows of every step of a science record."""
+    return digest_text(canonical_json(science["steps"]))
+
+
+def system_record(spec: ExperimentSpec, files: Mapping[str, str] | None = None) -> Record:
+    """Everything of a training run that changes its speed and not what it learns.
+
+    `files` are digests of the files that a wholly trained model has from its base: another trial, though it learns the same.
+    """
     return Record(
         {
             "backend": spec.backend_name,
@@ -112,6 +119,7 @@ def system_record(spec: ExperimentSpec) -> Record:
             "packing": {"mode": spec.packing.mode, "length": spec.sequence_length},
             "remat": spec.backend.remat,
             "attention": spec.attention,
+            **({"files": dict(files)} if spec.lora.full and files else {}),
         }
     )
 

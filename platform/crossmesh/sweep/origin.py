@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from crossmesh.errors import CrossmeshError, InputError
-from crossmesh.files import canonical_json, digest_text
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.fingerprint import Record, system_record
+from crossmesh.spec.fingerprint import SCIENCE_FORM, Record, form_of, settings_digest, system_record
 from crossmesh.track.tracker import TAG_IDENTITY, Tracker
 from crossmesh.train.assignment import Origin, checkpoint_folder, checkpoint_target
 
@@ -30,7 +29,7 @@ def find_origin(spec: ExperimentSpec, tracker: Tracker) -> Origin | None:
         run = tracker.run(run_id)
         science, system, own = (tracker.read_json(run_id, f"records/{name}.json") for name in ("science", "system", "spec"))
         identity, rows = run.tags[TAG_IDENTITY], science["steps"]
-        target, digest = own["checkpoint"]["target"], science["data"]["digest"]
+        target, digest, form = own["checkpoint"]["target"], science["data"]["digest"], form_of(science)
     except (CrossmeshError, OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"checkpoint.resume_from={run_id!r} is no training run of {tracker.uri} that can be read ({_first_line(error)}). Give the id "
@@ -38,6 +37,12 @@ def find_origin(spec: ExperimentSpec, tracker: Tracker) -> Origin | None:
         ) from error
     if run.status != "FINISHED":
         raise InputError(f"checkpoint.resume_from={run_id!r}: the run is {run.status}. Finish it first: run its job again.")
+    if form != SCIENCE_FORM:
+        raise InputError(
+            f"checkpoint.resume_from={run_id!r} was recorded by another version of crossmesh (form {form} of the science record, not "
+            f"{SCIENCE_FORM}): what it learnt cannot be held against this spec. Train it again, or continue from its adapter alone: "
+            f"lora.adapter={run_id}."
+        )
     differs = {key: (system.get(key), value) for key, value in system_record(spec).contents.items() if system.get(key) != value}
     if differs:
         shown = "; ".join(f"{key} {theirs} there, {own} here" for key, (theirs, own) in differs.items())
@@ -47,7 +52,8 @@ def find_origin(spec: ExperimentSpec, tracker: Tracker) -> Origin | None:
         )
     folder = spec.storage.path / "trials" / identity[:16]
     place = checkpoint_target(target, folder) or str(checkpoint_folder(folder))
-    return Origin(place, len(rows), digest_text(canonical_json(science)), digest)
+    began = science.get("resumed_from", "")
+    return Origin(place, len(rows), Record(science).digest, digest, settings_digest(science), began)
 
 
 def check_origin(origin: Origin, science: Record, spec: ExperimentSpec, tracker: Tracker) -> None:

@@ -13,6 +13,7 @@ from crossmesh.cluster import ray_session, require_chips
 from crossmesh.errors import InputError, require
 from crossmesh.spec.compose import restore_spec
 from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.fingerprint import SCIENCE_FORM, form_of
 from crossmesh.sweep.trial import Prepared, fetch, prepare
 from crossmesh.track.load import load_reasons
 from crossmesh.track.repeats import KIND, RATE, TAG_OF, TAG_ROUND, TAG_STEPS, repeats_by_run, sound_rounds
@@ -84,6 +85,11 @@ def _again(tracker: Tracker, own: ExperimentSpec, run: TrackedRun, steps: int) -
     whole = replace(kept, storage=own.storage, tracking=own.tracking)
     model = fetch(whole)
     prepared = prepare(whole, model, tracker)
+    if (form := form_of(tracker.read_json(run.run_id, "records/science.json"))) != SCIENCE_FORM:
+        raise InputError(
+            f"The training {run.run_id} ({run.name}) was recorded by another version of crossmesh (form {form} of the science record, not "
+            f"{SCIENCE_FORM}): whether it would be the same training cannot be told. Train it again, then repeat that."
+        )
     if prepared.science.digest != run.tags.get(TAG_SCIENCE):
         raise InputError(
             f"The training {run.run_id} ({run.name}) cannot be repeated: model, data or code are not what they were, so its science is "
@@ -112,7 +118,8 @@ def _repeat(tracker: Tracker, one: Repeated, round_: str, steps: int, name: str)
 
     status = "FAILED"
     try:
-        result = train(one.spec, one.prepared.model, folder, heard, one.prepared.start, origin=one.prepared.origin)
+        prepared = one.prepared
+        result = train(one.spec, prepared.model, folder, heard, prepared.start, origin=prepared.origin, order=prepared.order)
         values = {RATE: result.tokens_per_s, "train/seconds": result.seconds, **{f"load/{key}": value for key, value in load.items()}}
         tracker.metrics(run_id, values, one.spec.optim.last_step)
         status = "FINISHED"

@@ -37,7 +37,9 @@ from crossmesh.spec.fingerprint import (
     Record,
     ScienceFacts,
     digest_of,
+    order_digest,
     science_record,
+    settings_digest,
     system_record,
     trained_record,
     trial_identity,
@@ -87,6 +89,11 @@ class Prepared:
     def dropped_by_reason(self) -> dict[str, int]:
         """Rows that are not trained on."""
         return {one.reason: one.count for one in self.dropped}
+
+    @property
+    def order(self) -> str:
+        """Digest of the rows of every step."""
+        return order_digest(self.science.contents)
 
     @property
     def identity(self) -> str:
@@ -156,19 +163,23 @@ def prepare(spec: ExperimentSpec, model: ModelFolder, tracker: Tracker) -> Prepa
     plans = plan_steps(lengths, spec)
     facts = ScienceFacts(
         weights_digest=model.weights_digest,
-        tokenizer_digest=model.tokenizer_digest,
-        template_digest=model.template_digest,
         data_digest=data.digest,
         lora=_lora_record(modules, start) if modules else {},
         step_rows=tuple(tuple(data.rows[index].id for index in plan.rows) for plan in plans),
-        resumed_from=origin.science if origin else "",
     )
-    science, system = science_record(spec, facts), system_record(spec)
+    science, system = science_record(spec, facts), system_record(spec, files_of(model))
     if origin:
         check_origin(origin, science, spec, tracker)
+        origin = replace(origin, alike=settings_digest(science.contents) == origin.settings)
+        science = science_record(spec, replace(facts, resumed_from=origin.sets_apart))
     said = notes(data, tokenizer, tokenizer.template_date)
     date = tokenizer.template_date if tokenizer.template.uses_date else ""
     return Prepared(model, science, system, data.lengths, data.dropped, said, date, placement, start, origin, planned)
+
+
+def files_of(model: ModelFolder) -> dict[str, str]:
+    """Digests of the files that say how a model is asked."""
+    return {"chat_template": model.template_digest, "tokenizer": model.tokenizer_digest}
 
 
 def _lora_record(modules: tuple[LoraModule, ...], start: Start | None) -> dict[str, Any]:
@@ -224,7 +235,7 @@ def run_trial(
         finished = tracker.find(prepared.identity)
         if finished and (folder / _RUN_FILE).is_file():
             # With its result on disk it returns at once.
-            result = train(spec, prepared.model, folder, on_event, prepared.start, still, prepared.origin)
+            result = train(spec, prepared.model, folder, on_event, prepared.start, still, prepared.origin, prepared.order)
             if parent:
                 tracker.adopt(finished.run_id, parent)
             return _trial(prepared, folder, tracker, finished.run_id, result, skipped=True)
@@ -256,7 +267,7 @@ def _run(
     status = "FAILED"
     log = _Log(tracker, run_id)
     try:
-        result = train(spec, prepared.model, folder, log.before(on_event), prepared.start, check, prepared.origin)
+        result = train(spec, prepared.model, folder, log.before(on_event), prepared.start, check, prepared.origin, prepared.order)
         if result.data_digest != prepared.science.contents["data"]["digest"]:
             raise CrossmeshError(
                 f"The data changed while {spec.name!r} was training: {spec.data.source} is not what the trial's records say. "
@@ -314,11 +325,18 @@ def _open_run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder
     if trained_by := _kept_provenance(folder):  # The trial's run was lost: what was trained before keeps saying by what.
         tracker.artifact_json(run_id, _PROVENANCE_ARTIFACT, trained_by)
     else:
-        provenance = gather_provenance()
+        provenance = gather_provenance().of_training(files_of(prepared.model), _named(spec, prepared))
         tracker.provenance(run_id, provenance)
         write_json(folder / _PROVENANCE_FILE, provenance.record())
     write_json(folder / _RUN_FILE, {"run_id": run_id})
     return run_id
+
+
+def _named(spec: ExperimentSpec, prepared: Prepared) -> dict[str, Any]:
+    """Settings whose part in what is learnt the rows of the steps say already, and the run that it went on from."""
+    begun = {"resumed_from": prepared.origin.science} if prepared.origin else {}
+    window = {"packing.window": spec.packing.window} if spec.packing.mode == "stream" else {}
+    return {"data.max_length": spec.data.max_length, "data.seed": spec.data.seed, **window, **begun}
 
 
 def _kept_provenance(folder: Path) -> dict[str, Any] | None:

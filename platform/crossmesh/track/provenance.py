@@ -6,7 +6,8 @@ Reads metadata and the git work tree only; it imports none of the libraries it n
 import os
 import platform
 import subprocess
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,14 @@ class Provenance:
     """None when the package does not run from a git work tree."""
     image: str | None = None
     host: dict[str, str | int | float] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Of a training: digests of files whose contents the model saw only as the tokens that science has."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of a training: settings that decided nothing that science does not say."""
+
+    def of_training(self, files: Mapping[str, str], settings: Mapping[str, Any]) -> "Provenance":
+        """The same, of a training with these files and settings."""
+        return replace(self, files=files, settings=settings)
 
     def record(self) -> dict[str, Any]:
         """Return JSON-serialisable content; the diff stands in it by digest, its text is an artifact of its own."""
@@ -57,7 +66,15 @@ class Provenance:
         if self.git is not None:
             diff = digest_text(self.git.diff) if self.git.diff else None
             git = {"sha": self.git.sha, "dirty": self.git.dirty, "diff_sha256": diff, "untracked": list(self.git.untracked)}
-        return {"python": self.python, "libraries": dict(self.libraries), "git": git, "image": self.image, "host": dict(self.host)}
+        training = {"files": dict(self.files), "settings": dict(self.settings)}
+        return {
+            "python": self.python,
+            "libraries": dict(self.libraries),
+            "git": git,
+            "image": self.image,
+            "host": dict(self.host),
+            **{key: value for key, value in training.items() if value},
+        }
 
 
 def gather_provenance(source: Path | None = None) -> Provenance:

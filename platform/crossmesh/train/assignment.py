@@ -27,6 +27,17 @@ class Origin:
     """Its science fingerprint."""
     data_digest: str
     """Of the rows, the same for both."""
+    settings: str = ""
+    """Digest of how it was trained (`fingerprint.settings_digest`)."""
+    resumed_from: str = ""
+    """What its own science says of where it began."""
+    alike: bool = False
+    """Whether the run that begins here is trained as it was: it ends with the bits of one run that was never interrupted."""
+
+    @property
+    def sets_apart(self) -> str:
+        """What the science of the run that begins here says of that: of one that is trained alike nothing that this one's did not."""
+        return self.resumed_from if self.alike else self.science
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,8 @@ class Assignment:
     """The adapter that training continues from; None: the seed's initial values."""
     origin: Origin | None = None
     """The state that training begins with; None: that of step 0."""
+    order: str = ""
+    """Digest of the rows of every step, where whoever asks knows them; empty: what decides them counts in its place."""
 
     @property
     def events(self) -> Path:
@@ -120,11 +133,14 @@ class Assignment:
         optim = {**asdict(spec.optim), "warmup_steps": spec.optim.warmup}
         del optim["stop_at"]
         ends = 0 if spec.optim.last_step == spec.optim.steps else spec.optim.last_step
-        part = [ends, self.origin.science if self.origin else ""]
+        part = [ends, self.origin.sets_apart if self.origin else ""]
+        decided = [spec.data.seed, spec.packing.window if spec.packing.mode == "stream" else 0]
         parts = {
-            "model": [model.weights_digest, model.tokenizer_digest, model.template_digest, spec.model.dtype, base_precision(spec)],
-            "data": [spec.data.max_length, spec.data.seed],
-            "packing": [spec.packing.mode, spec.sequence_length, spec.packing.window if spec.packing.mode == "stream" else 0],
+            "model": [model.weights_digest, spec.model.dtype, base_precision(spec)],
+            # A wholly trained model has these files of its base; what else they change shows in the rows.
+            **({"files": [model.tokenizer_digest, model.template_digest]} if spec.lora.full else {}),
+            "order": self.order or decided,
+            "packing": [spec.packing.mode, spec.sequence_length],
             "lora": "full"
             if spec.lora.full
             else {**asdict(spec.lora), **dropout_science(spec), "adapter": self.start.digest if self.start else ""},

@@ -87,6 +87,7 @@ def train(
     start: Start | None = None,
     check: Callable[[], None] = lambda: None,
     origin: Origin | None = None,
+    order: str = "",
 ) -> TrainResult:
     """Fine-tune one adapter as `spec` says and return it with its history.
 
@@ -101,12 +102,13 @@ def train(
         start: what `lora.adapter` names (`adapters/continuing.py`).
         check: called several times a second while workers run; what it raises stops the training as an interrupt does.
         origin: what `checkpoint.resume_from` names.
+        order: digest of the rows of every step; empty: not known.
 
     Raises:
         InputError: bad data, hardware that the backend does not run on, or a run folder of another trial.
         CrossmeshError: the training diverged, or its workers failed and `retry` allows no further attempt; the message names the log.
     """
-    assignment = _new_attempt(spec, model, run_folder, start, origin)
+    assignment = _new_attempt(spec, model, run_folder, start, origin, order)
     if done := _finished(assignment, on_event):
         return done
     check_trainable(spec)
@@ -125,14 +127,16 @@ def train(
                 break
             left = again
             on_event(WarningEvent(retry_text(attempt.ending, attempt.failure, left)))
-            assignment = _new_attempt(spec, model, run_folder, start, origin)
+            assignment = _new_attempt(spec, model, run_folder, start, origin, order)
     attempt.raise_failure()
     raise CrossmeshError(f"Training ended without a result. Ray's files of the attempt are in {assignment.attempt}; run again to continue.")
 
 
-def _new_attempt(spec: ExperimentSpec, model: ModelFolder, run_folder: Path, start: Start | None, origin: Origin | None) -> Assignment:
+def _new_attempt(
+    spec: ExperimentSpec, model: ModelFolder, run_folder: Path, start: Start | None, origin: Origin | None, order: str
+) -> Assignment:
     name = f"{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:6]}"
-    return Assignment(spec, model, run_folder, run_folder / "attempts" / name, start, origin)
+    return Assignment(spec, model, run_folder, run_folder / "attempts" / name, start, origin, order)
 
 
 def check_trainable(spec: ExperimentSpec) -> None:

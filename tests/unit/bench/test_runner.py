@@ -17,8 +17,9 @@ from crossmesh.bench.overhead import overhead_of
 from crossmesh.bench.results import Outcomes, as_json, metrics_of, write_files
 from crossmesh.bench.runner import Bench, Terms
 from crossmesh.bench.servers import bare_arguments, with_defaults
-from crossmesh.bench.store import identity_of
+from crossmesh.bench.store import identity_of, trace_digest
 from crossmesh.environments import environment
+from crossmesh.errors import InputError
 from crossmesh.plan.batching import Request
 from crossmesh.serve.engine import CPU_VARIABLES, EngineSettings
 from crossmesh.spec.bench import BenchSpec
@@ -158,6 +159,29 @@ def test_measurements_of_another_server_or_other_terms_are_not_taken() -> None:
     assert same == identity_of(server, BenchSpec(qps=(2.0,), repeats=9, slo_ttft_ms=5))
     others = [BenchSpec(seed=1), BenchSpec(cache="warm"), BenchSpec(warmup=0), BenchSpec(burstiness=2.0)]
     assert len({same, identity_of({"weights": "b"}, BenchSpec()), *(identity_of(server, bench) for bench in others)}) == 6
+
+
+def test_a_trace_is_known_by_what_it_holds_and_how_it_is_played(tmp_path: Path) -> None:
+    for name, line in (("one", "0,8,8"), ("copy", "0,8,8"), ("other", "1,8,8")):
+        (tmp_path / f"{name}.csv").write_text(f"time,prompt,output\n{line}\n")
+
+    def identity(name: str, **scales: float) -> str:
+        return identity_of({}, BenchSpec(load="trace", trace=str(tmp_path / f"{name}.csv"), **scales))
+
+    assert identity("one") == identity("copy")
+    assert len({identity("one"), identity("other"), identity("one", time_scale=2.0), identity("one", length_scale=2.0)}) == 4
+    assert trace_digest(BenchSpec()) == ""
+    with pytest.raises(InputError, match=r"bench\.trace=.*gone\.csv is no file"):
+        identity("gone")
+
+
+def test_seconds_count_by_the_requests_that_they_come_to(tmp_path: Path) -> None:
+    few, more = (cells_of(BenchSpec(qps=(4.0,), requests=8, seconds=seconds))[0] for seconds in (0.0, 10.0))
+    assert (few.requests, more.requests) == (8, 40)
+    generator = Generator()
+    bench_of(BenchSpec(qps=(4.0,), requests=8, repeats=1), tmp_path, generator).result(few, unheard)
+    longer = bench_of(BenchSpec(qps=(4.0,), requests=8, seconds=10.0, repeats=1), tmp_path, generator)
+    assert longer.missing(more) == [0]
 
 
 def test_lookups_are_summed_over_engines() -> None:

@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 
 from crossmesh.report.variants import Rent, Repeat, Results, RunRecord, Score, ServingCell, TrainingSummary, Variant
+from crossmesh.spec.fingerprint import SCIENCE_FORM
 
 SCIENCE = {
-    "base": {"weights": "a" * 64, "tokenizer": "b" * 64, "chat_template": "c" * 64},
-    "data": {"digest": "d" * 64, "order_seed": 0, "max_length": 192, "packing": "none", "loss_scope": "assistant"},
+    "form": SCIENCE_FORM,
+    "base": {"weights": "a" * 64},
+    "data": {"digest": "d" * 64, "loss_scope": "assistant"},
     "lora": {
         "modules": [f"model.layers.{layer}.self_attn.{name}_proj" for layer in range(30) for name in "qkvo"],
         "rank": 16,

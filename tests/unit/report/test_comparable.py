@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossmesh.files import canonical_json
-from crossmesh.report.comparable import compare, plain_words
+from crossmesh.report.comparable import NO, YES, compare, form_notes, plain_words
 from crossmesh.report.variants import RunRecord, Variant
+from crossmesh.spec.fingerprint import SCIENCE_FORM
 
 
 def wrap(*records):
@@ -68,6 +69,59 @@ def test_other_versions_are_confounders_of_speed_and_no_more(results, changed):
     comparison = compare(changed("jax", provenance=provenance).variants)
     assert comparison.comparable
     assert keys(comparison.confounders) == ["provenance.libraries.jax"]
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("host.kernel", "confounder: may explain a difference in speed"),
+        ("host.memory_gib", "confounder: may explain a difference in speed"),
+        ("libraries.mlflow", "confounder: may explain a difference in speed"),
+        ("files.chat_template", "confounder: science has the rows and steps that came of it"),
+        ("files.tokenizer", "confounder: science has the rows and steps that came of it"),
+        ("settings.data.max_length", "confounder: science has the rows and steps that came of it"),
+    ],
+)
+def test_what_taught_nothing_else_is_named_and_forbids_nothing(results, changed, path, said):
+    scope, _, key = path.partition(".")
+    provenance = {**results.variants[1].record.provenance, scope: {key: "another"}}
+    own = {**results.variants[1].record.provenance, scope: {key: "one"}}
+    both = [replace(v, record=replace(v.record, provenance=own if v.name == "torch" else provenance)) for v in results.trained]
+    comparison = compare(both)
+    assert (keys(comparison.confounders), [one.effect for one in comparison.confounders]) == ([f"provenance.{path}"], [said])
+    assert [comparison.gates[aspect].state for aspect in ("quality", "speed")] == [YES, YES]
+
+
+def of_form(science, form):
+    """The record with another number; that of form 1 had none, and other keys."""
+    rest = {key: value for key, value in science.items() if key != "form"}
+    if form == 1:
+        return {**rest, "base": {**rest["base"], "tokenizer": "b" * 64, "chat_template": "c" * 64}}
+    return {**rest, "form": form}
+
+
+@pytest.mark.parametrize(("form", "age"), [(1, "an older"), (SCIENCE_FORM + 1, "a newer")])
+def test_a_record_of_another_form_is_named_as_such_and_never_mixed(results, changed, form, age):
+    variants = changed("jax", science=of_form(results.variants[1].record.science, form)).variants
+    comparison = compare(variants)
+    assert keys(comparison.blocking) == ["science.form"]
+    assert comparison.blocking[0].values == {"torch": str(SCIENCE_FORM), "jax": f"{form}, recorded by {age} version of crossmesh"}
+    assert comparison.blocking[0].effect.startswith("recorded by different versions of crossmesh")
+    assert {comparison.gates[aspect].state for aspect in ("quality", "speed")} == {NO}
+    assert [one.words for one in comparison.groups] == [
+        f"form {SCIENCE_FORM}",
+        f"form {form}, recorded by {age} version of crossmesh",
+    ]
+    (note,) = form_notes(variants)
+    assert note.startswith(f"jax: science record of form {form}, recorded by {age} version of crossmesh")
+
+
+def test_records_of_one_older_form_are_held_against_each_other_and_said_to_be_older(results):
+    old = of_form(results.variants[1].record.science, 1)
+    variants = [replace(v, record=replace(v.record, science=old)) for v in results.trained]
+    assert compare(variants).comparable
+    assert form_notes(variants)[0].startswith("torch, jax: science record of form 1, recorded by an older version of crossmesh")
+    assert form_notes(results.variants) == ()
 
 
 def test_the_base_answers_only_for_its_evaluation(changed):

@@ -6,15 +6,26 @@ from pathlib import Path
 
 import pytest
 
+from crossmesh.evaluate.examined import engine_of, surroundings_of
 from crossmesh.files import write_json
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.weights import MANIFEST
 from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.engine import EngineSettings, engine_settings
 from crossmesh.serve.fingerprint import EngineFacts, fingerprint
+from crossmesh.serve.options import service_limits
+from crossmesh.serve.record import engine_record, server_record
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.serving import ServeSpec
 
+LIMITS: tuple[dict[str, object], ...] = (
+    {"replicas": 2},
+    {"max_replicas": 2},
+    {"max_replicas": 2, "target_ongoing_requests": 4.0},
+    {"max_replicas": 2, "scale_down_s": 20.0},
+    {"max_queue": 1},
+    {"request_timeout_s": 1.0},
+)
 FACTS = EngineFacts("float32", "float32", 1, 1, 2048, True, True, 16, "cpu")
 
 
@@ -47,6 +58,18 @@ def test_its_digest_is_of_what_is_served(base: ServedBase, tmp_path: Path) -> No
         fingerprint(settings(base), base, {"one": str(tmp_path / "form")}, FACTS),
         fingerprint(settings(base), replace(base, weights_digest="other"), {}, FACTS),
         fingerprint(settings(base, max_num_seqs=8), base, {}, FACTS),
+        *(fingerprint(settings(base, **limit), base, {}, FACTS) for limit in LIMITS),
         fingerprint(settings(base), base, {}, replace(FACTS, kv_cache_dtype="fp8_e5m2")),
     ]
-    assert len({plain, *(other["sha256"] for other in others)}) == 5
+    assert len({plain, *(other["sha256"] for other in others)}) == 5 + len(LIMITS)
+
+
+def test_limits_are_part_of_a_server_and_not_of_how_it_answers(base: ServedBase) -> None:
+    plain = fingerprint(settings(base), base, {}, FACTS)
+    assert plain["limits"] == service_limits(ServeSpec())
+    for limit in LIMITS:
+        other = fingerprint(settings(base, **limit), base, {}, FACTS)
+        assert engine_of(other) == engine_of(plain)
+        assert surroundings_of(other)["limits"] != surroundings_of(plain)["limits"]
+        assert engine_record(settings(base, **limit)) == engine_record(settings(base))
+        assert server_record(settings(base, **limit)) != server_record(settings(base))

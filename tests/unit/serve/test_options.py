@@ -7,7 +7,7 @@ import pytest
 
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import find_slice
-from crossmesh.serve.options import capacity, check_options, compile_variables, option_arguments, scaling
+from crossmesh.serve.options import capacity, check_options, compile_variables, option_arguments, scaling, service_limits
 from crossmesh.spec.serving import ServeSpec
 
 
@@ -38,6 +38,16 @@ def test_engines_follow_the_load_between_limits_also_to_none() -> None:
     }
     assert scaling(ServeSpec(replicas=2, max_replicas=3))["autoscaling_config"]["target_ongoing_requests"] == 16
     assert capacity(ServeSpec(replicas=0, max_replicas=3, max_num_seqs=8, max_queue=10)) == 34
+
+
+def test_limits_are_what_decides_how_many_answer_and_whom_they_turn_away() -> None:
+    fixed = {"replicas": 1, "max_replicas": 1, "max_queue": 1024, "request_timeout_s": 600.0}
+    assert service_limits(ServeSpec()) == service_limits(ServeSpec(max_replicas=1)) == fixed
+    # What moves the number of engines says nothing where that number is fixed.
+    assert service_limits(ServeSpec(target_ongoing_requests=4, scale_down_s=20)) == fixed
+    moving = {"replicas": 1, "max_replicas": 2, "target_ongoing_requests": 16.0, "scale_down_s": 300.0}
+    assert service_limits(ServeSpec(max_replicas=2)) == {**fixed, **moving}
+    assert service_limits(ServeSpec(max_replicas=2, target_ongoing_requests=16)) == service_limits(ServeSpec(max_replicas=2))
 
 
 def test_what_is_compiled_is_kept_on_the_volume() -> None:

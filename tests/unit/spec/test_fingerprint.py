@@ -6,13 +6,23 @@ import pytest
 
 from crossmesh.spec import fingerprint
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.fingerprint import Record, ScienceFacts, science_record, system_record, trial_identity
+from crossmesh.spec.fingerprint import (
+    SCIENCE_FORM,
+    Record,
+    ScienceFacts,
+    form_of,
+    science_record,
+    settings_digest,
+    system_record,
+    trial_identity,
+)
 from crossmesh.spec.services import TrackingSpec
 from crossmesh.spec.serving import ServeSpec
 from crossmesh.spec.training import (
     BackendSpec,
     BatchSpec,
     CheckpointSpec,
+    DataSpec,
     HardwareSpec,
     LoraSpec,
     ModelSpec,
@@ -21,7 +31,7 @@ from crossmesh.spec.training import (
     RetrySpec,
 )
 
-FACTS = ScienceFacts("w", "t", "c", "d", {"modules": ["model.layers.0.self_attn.q_proj"], "rank": 16}, (("a", "b"), ("c", "d")))
+FACTS = ScienceFacts("w", "d", {"modules": ["model.layers.0.self_attn.q_proj"], "rank": 16}, (("a", "b"), ("c", "d")))
 SPEC = ExperimentSpec()
 
 
@@ -32,6 +42,9 @@ SPEC = ExperimentSpec()
         replace(SPEC, batch=BatchSpec(micro=1)),
         replace(SPEC, backend=BackendSpec(remat="layer", attention="plain")),
         replace(SPEC, packing=PackingSpec("step", length=512)),
+        replace(SPEC, packing=PackingSpec("stream", window=64)),  # The steps say which rows share one.
+        replace(SPEC, data=DataSpec(max_length=1900)),  # The data's digest says which rows it drops.
+        replace(SPEC, data=DataSpec(seed=1)),  # The steps are its order.
         replace(SPEC, checkpoint=CheckpointSpec(every_steps=3, target="gs://bucket")),
         replace(SPEC, retry=RetrySpec(failures=0)),
         replace(SPEC, serve=ServeSpec(port=1)),
@@ -53,7 +66,6 @@ def test_science_ignores_what_only_changes_speed(same):
         replace(SPEC, lora=LoraSpec(rank=0)),
         replace(SPEC, model=ModelSpec(dtype="bfloat16")),
         replace(SPEC, model=ModelSpec(quantization="nf4")),
-        replace(SPEC, packing=PackingSpec("stream")),
     ],
 )
 def test_science_changes_with_what_is_learnt(other):
@@ -77,7 +89,7 @@ def test_how_four_bit_weights_are_rounded_is_science_where_there_are_any(monkeyp
     assert science_record(SPEC, FACTS).digest == before[1]
 
 
-FACTS_NAMED = ("weights_digest", "tokenizer_digest", "template_digest", "data_digest", "lora", "step_rows", "resumed_from")
+FACTS_NAMED = ("weights_digest", "data_digest", "lora", "step_rows", "resumed_from")
 
 
 @pytest.mark.parametrize("field", FACTS_NAMED)
@@ -92,9 +104,24 @@ def test_warmup_is_recorded_as_clamped():
     assert science_record(spec, FACTS).contents["optimizer"]["warmup_steps"] == 3
 
 
-def test_a_stream_is_known_by_what_decides_its_rows():
-    streams = [PackingSpec("stream"), PackingSpec("stream", length=512), PackingSpec("stream", window=64)]
-    assert len({science_record(replace(SPEC, packing=packing), FACTS).digest for packing in streams}) == 3
+def test_science_says_its_form_and_a_record_without_one_is_of_the_first():
+    science = science_record(SPEC, FACTS).contents
+    assert (science["form"], form_of(science), form_of({"base": {}})) == (SCIENCE_FORM, SCIENCE_FORM, 1)
+
+
+def test_settings_are_a_science_without_its_steps_and_its_past():
+    own = settings_digest(science_record(SPEC, FACTS).contents)
+    later = replace(FACTS, step_rows=(*FACTS.step_rows, ("e", "f")), resumed_from="x")
+    assert settings_digest(science_record(SPEC, later).contents) == own
+    assert settings_digest(science_record(replace(SPEC, optim=OptimSpec(learning_rate=2e-3)), FACTS).contents) != own
+    assert settings_digest(science_record(SPEC, replace(FACTS, data_digest="x")).contents) != own
+
+
+def test_files_that_a_whole_model_has_of_its_base_make_another_trial_and_no_other_science():
+    full = replace(SPEC, lora=LoraSpec(rank=0))
+    digests = [{"chat_template": "c", "tokenizer": name} for name in ("t", "u")]
+    assert len({system_record(full, files).digest for files in digests}) == 2
+    assert len({system_record(SPEC, files).digest for files in digests}) == 1
 
 
 def test_what_an_adapter_has_does_not_count_where_all_weights_are_trained():

@@ -7,9 +7,9 @@ import pytest
 
 from crossmesh.errors import InputError
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.fingerprint import ScienceFacts, science_record, system_record
+from crossmesh.spec.fingerprint import ScienceFacts, science_record, settings_digest, system_record
 from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.training import BackendSpec, CheckpointSpec, DataSpec, LoraSpec, ModelSpec, OptimSpec
+from crossmesh.spec.training import BackendSpec, CheckpointSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.sweep.origin import check_origin, find_origin
 from crossmesh.track.client import TrackingError
 from crossmesh.track.tracker import TAG_IDENTITY, TrackedRun
@@ -20,8 +20,8 @@ SPEC = ExperimentSpec(
 )
 
 
-def science(spec: ExperimentSpec, rows: tuple[tuple[str, ...], ...]) -> Any:
-    return science_record(spec, ScienceFacts("w", "t", "c", "d", {"rank": spec.lora.rank}, rows))
+def science(spec: ExperimentSpec, rows: tuple[tuple[str, ...], ...], *, data: str = "d", resumed_from: str = "") -> Any:
+    return science_record(spec, ScienceFacts("w", data, {"rank": spec.lora.rank}, rows, resumed_from))
 
 
 class Runs:
@@ -29,10 +29,10 @@ class Runs:
 
     uri = "sqlite:///there.db"
 
-    def __init__(self, *, status: str = "FINISHED", target: str = "") -> None:
+    def __init__(self, *, status: str = "FINISHED", target: str = "", resumed_from: str = "") -> None:
         self.status = status
         self.files: dict[str, Any] = {
-            "records/science.json": science(SPEC, ROWS[:4]).contents,
+            "records/science.json": science(SPEC, ROWS[:4], resumed_from=resumed_from).contents,
             "records/system.json": system_record(SPEC).contents,
             "records/spec.json": {"checkpoint": {"target": target}},
         }
@@ -60,20 +60,40 @@ def test_it_says_where_the_state_is_and_how_far_it_got() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "rows", "said"),
+    ("spec", "rows", "data", "said"),
     [
-        (replace(SPEC, lora=LoraSpec(rank=8)), ROWS, "differs from this spec in LoRA:"),
-        (replace(SPEC, model=ModelSpec(dtype="bfloat16")), ROWS, "in precision:"),
-        (replace(SPEC, data=DataSpec(max_length=128)), ROWS, "in data:"),
-        (SPEC, ROWS[::-1], "in rows of its steps:"),
-        (replace(SPEC, optim=OptimSpec(steps=8, stop_at=4)), ROWS[:4], "ended after step 4, and this run ends after step 4"),
+        (replace(SPEC, lora=LoraSpec(rank=8)), ROWS, "d", "differs from this spec in LoRA:"),
+        (replace(SPEC, model=ModelSpec(dtype="bfloat16")), ROWS, "d", "in precision:"),
+        (SPEC, ROWS, "other", "in data:"),
+        (SPEC, ROWS[::-1], "d", "in rows of its steps:"),
+        (replace(SPEC, optim=OptimSpec(steps=8, stop_at=4)), ROWS[:4], "d", "ended after step 4, and this run ends after step 4"),
     ],
 )
-def test_a_state_that_does_not_fit_is_refused_by_what_differs(spec: ExperimentSpec, rows: Any, said: str) -> None:
+def test_a_state_that_does_not_fit_is_refused_by_what_differs(spec: ExperimentSpec, rows: Any, data: str, said: str) -> None:
     found = find_origin(SPEC, Runs())
     assert found is not None
     with pytest.raises(InputError, match=said):
-        check_origin(found, science(spec, rows), spec, Runs())
+        check_origin(found, science(spec, rows, data=data), spec, Runs())
+
+
+@pytest.mark.parametrize("past", ["", "an earlier run"])
+def test_a_run_that_is_trained_as_its_origin_was_is_set_apart_by_no_more_than_that_one_was(past: str) -> None:
+    found = find_origin(SPEC, Runs(resumed_from=past))
+    assert found is not None
+    assert found.settings == settings_digest(science(SPEC, ROWS).contents)
+    assert replace(found, alike=True).sets_apart == past
+    assert found.sets_apart == found.science == science(SPEC, ROWS[:4], resumed_from=past).digest
+    faster = replace(SPEC, optim=OptimSpec(steps=8, learning_rate=0.5))
+    assert found.settings != settings_digest(science(faster, ROWS).contents)
+    longer = replace(SPEC, optim=OptimSpec(steps=9))  # Its learning rate falls otherwise.
+    assert found.settings != settings_digest(science(longer, ROWS).contents)
+
+
+def test_a_run_of_an_older_form_is_named_and_not_gone_on_from() -> None:
+    runs = Runs()
+    del runs.files["records/science.json"]["form"]
+    with pytest.raises(InputError, match=r"recorded by another version of crossmesh \(form 1 of the science record.*lora\.adapter=before"):
+        find_origin(SPEC, runs)
 
 
 def test_a_run_that_is_not_there_not_finished_or_of_another_system_is_one_message() -> None:

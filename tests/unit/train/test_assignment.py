@@ -24,8 +24,8 @@ from crossmesh.train.assignment import Assignment, Origin, checkpoint_target
 SPEC = ExperimentSpec()
 
 
-def assigned(spec: ExperimentSpec) -> Assignment:
-    return Assignment(spec, ModelFolder(Path("/model"), "w", "t", "c"), Path("/runs/one"), Path("/runs/one/attempt"))
+def assigned(spec: ExperimentSpec, *, order: str = "", files: tuple[str, str] = ("t", "c")) -> Assignment:
+    return Assignment(spec, ModelFolder(Path("/model"), "w", *files), Path("/runs/one"), Path("/runs/one/attempt"), order=order)
 
 
 def identity(spec: ExperimentSpec) -> str:
@@ -69,9 +69,29 @@ def test_what_is_computed_counts(other):
     assert identity(other) != identity(SPEC)
 
 
-def test_the_state_that_a_run_begins_with_counts():
-    begun = [replace(assigned(SPEC), origin=Origin("/runs/other", 10, science, "d")).identity for science in ("a", "b")]
+def test_the_state_that_a_run_begins_with_counts_unless_it_is_that_of_the_same_training():
+    origins = [Origin("/runs/other", 10, science, "d") for science in ("a", "b")]
+    begun = [replace(assigned(SPEC), origin=origin).identity for origin in origins]
     assert len({*begun, identity(SPEC)}) == 3
+    alike = [replace(assigned(SPEC), origin=replace(origin, alike=True)).identity for origin in origins]
+    assert {*alike} == {identity(SPEC)}
+
+
+def test_files_and_settings_count_by_what_came_of_them():
+    assert assigned(SPEC, files=("re-indented", "with a comment")).identity == identity(SPEC)
+    known = assigned(SPEC, order="o").identity
+    stream = replace(SPEC, packing=PackingSpec("stream"))
+    assert assigned(replace(SPEC, data=DataSpec(seed=1)), order="o").identity == known
+    assert assigned(replace(stream, packing=PackingSpec("stream", window=64)), order="o").identity == assigned(stream, order="o").identity
+    longer = replace(SPEC, packing=PackingSpec("step", length=512))
+    other = replace(longer, data=DataSpec(max_length=SPEC.data.max_length + 1))
+    assert assigned(longer).identity == assigned(other).identity
+    assert assigned(SPEC, order="another").identity != known
+
+
+def test_a_whole_model_is_of_the_files_that_it_takes_along():
+    full = replace(SPEC, lora=LoraSpec(rank=0))
+    assert len({assigned(full, files=files).identity for files in (("t", "c"), ("u", "c"), ("t", "d"))}) == 3
 
 
 def test_each_trial_has_its_own_folder_in_the_checkpoint_target():
