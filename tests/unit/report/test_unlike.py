@@ -373,7 +373,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     """A simulator, a Hub with two splits, a finished run to go on from, and servers that do not say what they are."""
     monkeypatch.setattr(judging, "simulator_version", lambda: "Icarus Verilog 11")
     files = {"train": "rows.jsonl", "test": "other.jsonl"}
-    monkeypatch.setattr(readers, "_hub_files", lambda _source, split, _cache: [world.folder / files[split]])
+    monkeypatch.setattr(readers, "hub_files", lambda _source, split, _cache: [world.folder / files[split]])
     monkeypatch.setattr(trial, "find_origin", lambda spec, _: Origin("", 1, "s", "d") if spec.checkpoint.resume_from else None)
     monkeypatch.setattr(trial, "check_origin", lambda *_: None)
     monkeypatch.setattr(benchmark_subject, "server_at", lambda url, model, key: Target(url.removesuffix("/v1"), model or "base", key))
