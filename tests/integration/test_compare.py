@@ -10,6 +10,7 @@ import pytest
 
 from crossmesh.errors import InputError
 from crossmesh.report.selection import find_run
+from crossmesh.spec.fingerprint import SCIENCE_FORM
 from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.tracker import Tracker
 
@@ -34,7 +35,7 @@ def runs(storage: Path) -> dict[str, str]:
         ("half", 8, None, 1.0),
     ):
         run = tracker.start(name, "train", parent=made["sweep"], params={"name": "ranks", "hardware": {"name": "tpu_v5p_8"}})
-        tracker.records(run, {"lora": {"rank": rank}, "steps": [["a", "b"]] * 20}, {"backend": name})
+        tracker.records(run, {"form": SCIENCE_FORM, "lora": {"rank": rank}, "steps": [["a", "b"]] * 20}, {"backend": name})
         tracker.artifact_json(run, "records/provenance.json", {"python": "3.11"})
         for step in range(1, 21):
             speed = rate * (1 + 0.002 * (step % 5))
