@@ -26,12 +26,14 @@ class VerifyKeys(JobKeys):
     check: str = ""
     """training_parity, packing, loss_head, train_overhead, resume, exchange, adapters, plan_depths, compare_speed, sweep_overhead or
     unlike."""
+    runs: int = 0
+    """Runs that compare_speed makes; 0: 200."""
 
 
 def run(job: Job[VerifyKeys]) -> None:
     """Run the check and print its verdict and figures."""
     name, console = job.keys.check, Console()
-    check = find_check(name)
+    check = find_check(name, job.keys.runs)
     folder = job.spec.storage.path / "verify" / f"{name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"
     result = check(job.spec, folder, console)
     console.finish(lambda: result.show(RichConsole(highlight=False)), result.record(), job.keys.output)

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,13 +37,13 @@ def digest_file(path: Path) -> str:
     return digest.hexdigest()
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write `text` so that `path` holds either its old content or all of the new, also after a crash."""
+def write_text(path: Path, text: str | Iterable[str]) -> None:
+    """Write `text`, whole or in parts, so that `path` holds either its old content or all of the new, also after a crash."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text)
+            stream.writelines([text] if isinstance(text, str) else text)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)

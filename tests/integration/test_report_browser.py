@@ -18,7 +18,7 @@ from crossmesh.report.selection import sweep_runs
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.tracker import Tracker
-from crossmesh.verify.compare_speed import make_sweep
+from crossmesh.verify.sweep_store import make_sweep
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 SIZES = {"phone": (390, 844), "desktop": (1280, 900)}

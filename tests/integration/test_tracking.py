@@ -1,6 +1,7 @@
 """MLflow itself: a fresh sqlite file, runs, resuming, several processes and a server that is away at the start."""
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import pytest
 from crossmesh.errors import CrossmeshError
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import StorageSpec, TrackingSpec
+from crossmesh.track.local_store import LocalStore, Wanted
 from crossmesh.track.provenance import GitState, Provenance
 from crossmesh.track.tracker import Tracker
 
@@ -182,8 +184,12 @@ def test_a_server_that_is_away_is_one_error_within_seconds(tmp_path):
     assert result["seconds"] < 40
 
 
-def test_every_reader_of_runs_reads_page_after_page(tmp_path, monkeypatch):
+@pytest.mark.parametrize("read_itself", [True, False])
+def test_every_reader_of_runs_reads_all_of_them(tmp_path, monkeypatch, read_itself):
     monkeypatch.setattr("crossmesh.track.tracker._PAGE", 2)
+    monkeypatch.setattr("crossmesh.track.local_store._AT_ONCE", 2)
+    if not read_itself:
+        monkeypatch.setattr(LocalStore, "search", lambda *_: None)
     tracker = Tracker(TrackingSpec(), StorageSpec(str(tmp_path)))
     parent = tracker.start("sweep", "sweep")
     made = {tracker.start("torch", "train", parent=parent, params={"hardware": {"name": name}}) for name in ("cpu", "a", "a", "b", "cpu")}
@@ -191,5 +197,54 @@ def test_every_reader_of_runs_reads_page_after_page(tmp_path, monkeypatch):
         tracker.finish(run)
     assert {run.run_id for run in tracker.children(parent)} == made
     assert {run.run_id for run in tracker.recent("train")} == made
-    assert len(tracker.recent("train", where="params.`hardware.name` != 'cpu'")) == 3
+    assert len(tracker.recent("train", without={"hardware.name": "cpu"})) == 3
     assert {run.run_id for run in tracker.matching("")} == {*made, parent}
+
+
+def test_a_local_store_that_is_read_itself_says_what_mlflow_says(tmp_path):
+    tracker = Tracker(TrackingSpec(), StorageSpec(str(tmp_path)))
+    parent = tracker.start("sweep", "sweep")
+    for number, name in enumerate(("cpu", "tpu_v5p_8", "cpu", "gpu_2xh100")):
+        params = {"hardware": {"name": name}, "optim": {"steps": number}} if number else {"optim": {"steps": 0}}
+        run = tracker.start(f"run {number}", "train", parent=parent, identity=f"id-{number % 2}", params=params, emulated=number == 1)
+        for step in range(3):
+            tracker.metrics(run, {"loss": math.nan if (number, step) == (2, 1) else 1.0 / (number + step + 1), "watts": 100.0 * step}, step)
+        tracker.finish(run, "KILLED" if number == 3 else "FINISHED")
+    deleted = tracker.start("gone", "train", parent=parent)
+    tracker._client.delete_run(deleted)
+    every = [
+        Wanted(),
+        Wanted({"crossmesh.kind": "train"}, "FINISHED"),
+        Wanted({"crossmesh.kind": "train"}, without={"hardware.name": "cpu"}),
+        Wanted({"mlflow.parentRunId": parent}),
+        Wanted({"crossmesh.identity": "id-1", "crossmesh.kind": "train"}, "KILLED"),
+        Wanted(prefix=parent[:3]),
+        Wanted({"crossmesh.kind": "nothing"}),
+    ]
+    found = [tracker._search(wanted) for wanted in every]
+    assert [repr(one) for one in map(_plain, found)] == [repr(one) for one in map(_plain, (_mlflow(tracker, wanted) for wanted in every))]
+    assert [len(runs) for runs in found] == [5, 3, 2, 4, 1, 1, 0]
+    assert tracker._search(every[1], limit=2) == found[1][:2]
+    ids = [run.run_id for run in found[3]]
+    assert {run: repr(values) for run, values in tracker.histories(ids, "loss").items()} == {
+        run: repr(tracker.history(run, "loss")) for run in ids
+    }
+    assert tracker.means(ids, "watts") == dict.fromkeys(ids, 100.0)
+    assert tracker.means(ids, "nothing") == {}
+    read_itself = {name: (tracker.histories(ids, name), tracker.means(ids, name)) for name in ("loss", "watts", "nothing")}
+    tracker._local = None
+    assert repr({name: (tracker.histories(ids, name), tracker.means(ids, name)) for name in read_itself}) == repr(
+        {name: ({run: one[run] for run in ids if run in one}, {run: other[run] for run in ids if run in other})
+         for name, (one, other) in read_itself.items()}
+    )  # fmt: skip
+
+
+def _mlflow(tracker, wanted):
+    return tracker._search_mlflow(tracker.experiment(), wanted, 0)
+
+
+def _plain(runs):
+    return [
+        (run.run_id, run.name, run.status, sorted(run.tags.items()), sorted(run.params.items()), sorted(run.metrics.items()))
+        for run in runs
+    ]

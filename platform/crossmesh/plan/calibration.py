@@ -119,7 +119,7 @@ def own_measurements(tracker: Tracker) -> tuple[Measured, ...]:
 
 def _measurements(tracker: Tracker) -> Iterator[Measured]:
     read: dict[tuple[str, ...], int] = {}
-    for run in tracker.recent("train", where="params.`hardware.name` != 'cpu'"):
+    for run in tracker.recent("train", without={"hardware.name": "cpu"}):
         complete = {_RATE, _TOKENS, _EFFICIENCY} <= run.metrics.keys()
         key = _alike(run)
         if run.emulated or run.params.get("hardware.name", "cpu") == "cpu" or not complete or read.get(key, 0) == _READ:

@@ -1,6 +1,7 @@
 """What a report's tables are made of, the same for a page, a terminal and Markdown: cells with their source, columns, tables."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 MEASURED, COMPILED, MODELLED, PUBLISHED, DERIVED = "measured", "compiled", "modelled", "published", "measured x published"
 SOURCES = {
@@ -25,7 +26,7 @@ _SEEN_AT_ONCE = 8
 MISSING, BEST, FLAGGED = "missing", "best", "flagged"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Cell:
     """A number as it is shown, or why there is none."""
 
@@ -76,6 +77,7 @@ class Table:
         return self.sortable and len(self.rows) > _SEEN_AT_ONCE
 
 
+@lru_cache(maxsize=1024)
 def missing(reason: str) -> Cell:
     """Return a cell that says why there is no number."""
     return Cell(reason, state=MISSING)

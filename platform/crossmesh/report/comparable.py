@@ -275,14 +275,15 @@ def differences_in(scope: str, variants: Sequence[Variant]) -> tuple[Difference,
             continue
         owners.setdefault(fingerprint, []).append(one.name)
         contents.setdefault(fingerprint, getattr(one.record, scope))
-    plain = {fingerprint: json.loads(canonical_json(value)) for fingerprint, value in contents.items()}
+    known: dict[int, Any] = {}
+    plain = {fingerprint: _plain(value, known) for fingerprint, value in contents.items()}
     order = [one.name for one in variants]
     found = []
     forms = {fingerprint: form_of(value) for fingerprint, value in plain.items()} if scope == "science" else {}
     if len(set(forms.values())) > 1:  # Their keys do not mean the same.
         walked = [(_FORM, {fingerprint: _form_words(form) for fingerprint, form in forms.items()})]
     else:
-        walked = _walk("", plain)
+        walked = _inside("", plain) if len(plain) > 1 else []  # Their fingerprints differ.
     for key, words in walked:
         by_name = {name: value for fingerprint, value in words.items() for name in owners[fingerprint]}
         found.append(Difference(scope, key or scope, {name: by_name[name] for name in order if name in by_name}))
@@ -308,20 +309,32 @@ def form_notes(variants: Sequence[Variant]) -> tuple[str, ...]:
     )
 
 
+def _plain(record: Mapping[str, Any], known: dict[int, Any]) -> dict[str, Any]:
+    """A record as JSON has it; a part that records share, in `known` by its id, stays one object."""
+    for part in record.values():
+        if id(part) not in known:
+            known[id(part)] = json.loads(canonical_json(part))
+    return {key: known[id(part)] for key, part in record.items()}
+
+
 def _walk(key: str, values: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
     """Return (dotted key, plain words by name) of every place where `values` are not all the same."""
-    if len({_exact(value) for value in values.values()}) <= 1:
+    first = next(iter(values.values()), None)
+    if all(value is first for value in values.values()) or len({_exact(value) for value in values.values()}) <= 1:
         return []
     if all(isinstance(value, dict) for value in values.values()):
-        keys = sorted({inner for value in values.values() for inner in value})
-        found = []
-        for inner in keys:
-            inside = {name: value.get(inner, _MISSING) for name, value in values.items()}
-            found += _walk(f"{key}.{inner}" if key else inner, inside)
-        return found
+        return _inside(key, values)
     if all(isinstance(value, list) for value in values.values()):
         return [(key, _list_words(values))]
     return [(key, {name: plain_words(value) for name, value in values.items()})]
+
+
+def _inside(key: str, values: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
+    """The same of mappings: what differs by their keys."""
+    found = []
+    for inner in sorted({inner for value in values.values() for inner in value}):
+        found += _walk(f"{key}.{inner}" if key else inner, {name: value.get(inner, _MISSING) for name, value in values.items()})
+    return found
 
 
 def _exact(value: Any) -> str:

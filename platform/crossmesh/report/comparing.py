@@ -1,18 +1,20 @@
 """A comparison from selection to files: which runs, their report in a folder and in MLflow. What the report says is decided elsewhere."""
 
+import gc
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from crossmesh.errors import InputError, require
-from crossmesh.files import canonical_json, digest_text
+from crossmesh.files import canonical_json, digest_file, digest_text
 from crossmesh.report.comparable import form_notes
 from crossmesh.report.labels import natural
 from crossmesh.report.selection import Selection, experiment_runs, find_run, named_runs, sweep_runs
 from crossmesh.report.stored import stored_variants
 from crossmesh.report.variants import Results
-from crossmesh.report.write import Report, make_report
+from crossmesh.report.write import JSON_NAME, Report, make_report
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.tracker import Tracker
 
@@ -28,6 +30,17 @@ class Done:
     """The HTML; Markdown and JSON lie beside it."""
     run_id: str
     """MLflow run that has the files."""
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Do not look for cycles within the block, nor later among what it made: of thousands of runs these are millions of values."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def select(
@@ -86,7 +99,7 @@ def compare_runs(
     report = make_report(Results(*told, matters=spec.matters, where=where_given()))
     digest = digest_text(canonical_json([one.run_id for one in selection.runs]))
     page = report.write(folder / f"{_file_name(selection.title)}-{digest[:8]}")
-    identity = digest_text(canonical_json([KIND, report.json()]))
+    identity = digest_text(canonical_json([KIND, digest_file(page.with_name(JSON_NAME))]))
     if found := tracker.find(identity):
         return Done(report, page, found.run_id)
     run_id = tracker.start(f"compare {selection.title}", KIND, identity=identity, params={"runs": len(selection.runs), "command": command})

@@ -9,7 +9,7 @@ FEWEST_RUNS = 3
 """Runs of each that a verdict on speed needs."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """A value and its 95% interval, where there is one."""
 

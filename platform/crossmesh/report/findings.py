@@ -222,7 +222,8 @@ def answer(results: Results, comparison: Comparison, found: Computed) -> str:
     if not finals or comparison.gates["speed"].state == NO:
         return ""
     starts = [one.training.losses[0][1] for one in results.trained if one.training and one.training.losses]
-    before = f"{_range([f'{loss:.4f}' for loss in starts])} \u2192 " if starts else ""
+    every = len(starts) == len(results.trained)
+    before = f"{_range([f'{loss:.4f}' for loss in starts])} \u2192 " if starts and every else ""
     return f"loss {before}{_range([f'{loss:.4f}' for loss in finals])} nats/token"
 
 

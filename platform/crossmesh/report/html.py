@@ -21,7 +21,7 @@ from crossmesh.report.charts import BARS, PAGE, loss_chart, score_chart, series_
 from crossmesh.report.comparable import Comparison
 from crossmesh.report.examples import examples
 from crossmesh.report.findings import answer, findings, headline, largest_loss_gap, lead, small
-from crossmesh.report.sheets import Computed, difference_rows, gaps, tables
+from crossmesh.report.sheets import MOST_ROWS, Computed, difference_rows, gaps, tables
 from crossmesh.report.variants import SCOPES, Results, split_name
 
 _WIDE, _HALF, _NARROW = 1000, 470, 330
@@ -82,6 +82,7 @@ def render_html(results: Results, comparison: Comparison, found: Computed) -> st
     )
     script = environment.get_template("script.js.jinja").render()
     records, left = _record_views(results)
+    tracked = [one for one in results.variants if one.run_id]
     return environment.get_template("template.html.jinja").render(
         results=results,
         comparison=comparison,
@@ -98,6 +99,9 @@ def render_html(results: Results, comparison: Comparison, found: Computed) -> st
         sources=SOURCES,
         series=series_numbers(results),
         figures=_in_pairs(tuple(_figures(results, comparison))),
+        groups=comparison.groups[:MOST_ROWS],
+        tracked=tracked[:MOST_ROWS],
+        tracked_left=max(0, len(tracked) - MOST_ROWS),
         records=records,
         records_left=left,
         script=script,
@@ -132,8 +136,9 @@ def _figures(results: Results, comparison: Comparison) -> Iterator[_Figure]:
 
 def _sweep_figures(results: Results, comparison: Comparison) -> Iterator[_Figure]:
     """What many runs show that two do not. Speeds are set side by side only within what the gate lets through: the largest class."""
-    names = max(comparison.gates["speed"].classes, key=len, default=())
-    within = f" Of the {len(names)} runs of group {_letter(comparison, names)}." if len(comparison.groups) > 1 else ""
+    together = max(comparison.gates["speed"].classes, key=len, default=())
+    names = frozenset(together)
+    within = f" Of the {len(names)} runs of group {_letter(comparison, together)}." if len(comparison.groups) > 1 else ""
     points = [one for one in sweep_charts.points(results) if one.name in names]
     if panels := sweep_charts.heat_panels(points):
         best = max(points, key=lambda one: one.rate)
@@ -152,6 +157,8 @@ def _sweep_figures(results: Results, comparison: Comparison) -> Iterator[_Figure
         caption = (
             f"For a million real tokens, one run each. On the Pareto front, by differences that matter: {said}.{unpriced}{solved}{within}"
         )
+        if len(offers) > sweep_charts.DOTS:
+            caption += f" Drawn are the front and {sweep_charts.DOTS} of {len(offers):,} runs, evenly by time."
         yield _drawn(title, caption, partial(sweep_charts.draw_offers, found=offers, palette=PAGE, matters=results.matters), 340, "offers")
     if lines := sweep_charts.scaling(points):
         caption = "Best real tokens per second of each number of devices; dashed: in proportion." + within
@@ -191,7 +198,9 @@ def _loss_words(results: Results) -> str:
         said = ", ".join(f"{name} {loss:.4f}" for loss, name in finals)
     furthest = largest_loss_gap(results.trained) if len(finals) <= _FEW else None
     apart = f" The lower panel is the largest minus the smallest loss of a step, at most {small(furthest[1])}." if furthest else ""
-    return f"Loss by optimizer step in nats per loss token; at the end: {said}.{apart}"
+    read = sum(bool(v.training.losses) for v in results.trained if v.training is not None)
+    some = "" if read == len(results.trained) else f" Drawn are {read} of {len(results.trained):,} runs, evenly by their last loss."
+    return f"Loss by optimizer step in nats per loss token; at the end: {said}.{apart}{some}"
 
 
 def _record_views(results: Results) -> tuple[tuple[_RecordView, ...], int]:

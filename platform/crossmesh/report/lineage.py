@@ -4,7 +4,7 @@ Pure but for asking how an evaluation examined.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from crossmesh.report.selection import BENCHMARK, EVALUATE, kind_of, parent_of
@@ -45,32 +45,47 @@ def link(
     """
     ids = {run.run_id for run in given}
     candidates = [*given, *(run for run in recent if run.run_id not in ids)]
-    evaluations = {one.run_id: _own(one, candidates, EVALUATE) for one in trainings}
+    owned = {kind: _Owned(candidates, kind) for kind in (EVALUATE, BENCHMARK)}
+    evaluations = {one.run_id: owned[EVALUATE].of(one) for one in trainings}
     ways = Counter(way for found in evaluations.values() for way in {examined(run) for run in found})
     measured: dict[str, list[TrackedRun]] = {}
     for one in trainings:
         found = sorted(evaluations[one.run_id], key=lambda run: -ways[examined(run)])[:1]
-        measured[one.run_id] = [*found, *_own(one, candidates, BENCHMARK)[:1]]
+        measured[one.run_id] = [*found, *owned[BENCHMARK].of(one)[:1]]
     used = {run.run_id for found in measured.values() for run in found}
     known = {examined(run) for found in measured.values() for run in found if kind_of(run) == EVALUATE}
-    base = next((run for run in candidates if _examines_base(run, trainings) and examined(run) in known), None)
-    return Linked(measured, base, tuple(run for run in given if run.run_id not in used and run is not base))
-
-
-def _own(training: TrackedRun, candidates: Sequence[TrackedRun], kind: str) -> list[TrackedRun]:
-    return [run for run in candidates if kind_of(run) == kind and _belongs(run, training)]
-
-
-def _belongs(run: TrackedRun, training: TrackedRun) -> bool:
-    """Whether `run` measured the adapter of `training`; one without a digest is known by its place in a pipeline."""
-    if TAG_ADAPTER in run.tags:
-        return run.tags[TAG_ADAPTER] == training.tags.get(TAG_ADAPTER)
-    return bool(parent_of(run)) and parent_of(run) == parent_of(training) and run.name == f"{EVALUATE} {training.name}"
-
-
-def _examines_base(run: TrackedRun, trainings: Sequence[TrackedRun]) -> bool:
-    if kind_of(run) != EVALUATE or TAG_ADAPTER in run.tags:
-        return False
     bases = {one.tags[TAG_BASE] for one in trainings if TAG_BASE in one.tags}
     parents = {parent_of(one) for one in trainings} - {""}
+    base = next((run for run in candidates if _examines_base(run, bases, parents) and examined(run) in known), None)
+    alone = tuple(run for run in given if run.run_id not in used and (base is None or run.run_id != base.run_id))
+    return Linked(measured, base, alone)
+
+
+class _Owned:
+    """Runs of one kind by what they measured: the digest of an adapter, or for one without a digest its place in a pipeline."""
+
+    def __init__(self, candidates: Sequence[TrackedRun], kind: str) -> None:
+        self._by_adapter: dict[str, list[TrackedRun]] = {}
+        self._by_place: dict[tuple[str, str], list[TrackedRun]] = {}
+        self._order: dict[str, int] = {}
+        for run in candidates:
+            if kind_of(run) != kind:
+                continue
+            self._order[run.run_id] = len(self._order)
+            if TAG_ADAPTER in run.tags:
+                self._by_adapter.setdefault(run.tags[TAG_ADAPTER], []).append(run)
+            elif parent_of(run):
+                self._by_place.setdefault((parent_of(run), run.name), []).append(run)
+
+    def of(self, training: TrackedRun) -> list[TrackedRun]:
+        """Those of `training`, in the order of the candidates."""
+        by_digest = self._by_adapter.get(training.tags.get(TAG_ADAPTER, ""), [])
+        by_place = self._by_place.get((parent_of(training), f"{EVALUATE} {training.name}"), [])
+        return sorted([*by_digest, *by_place], key=lambda run: self._order[run.run_id])
+
+
+def _examines_base(run: TrackedRun, bases: Set[str], parents: Set[str]) -> bool:
+    """Whether `run` examined the base of a training, or stands beside one in its pipeline."""
+    if kind_of(run) != EVALUATE or TAG_ADAPTER in run.tags:
+        return False
     return run.tags.get(TAG_BASE) in bases or (run.name == _BASE and parent_of(run) in parents)

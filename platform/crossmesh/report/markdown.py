@@ -7,8 +7,11 @@ from crossmesh.report.cells import BEST, FLAGGED, Cell, Table
 from crossmesh.report.comparable import Comparison
 from crossmesh.report.examples import Example, examples
 from crossmesh.report.findings import answer, findings, headline, lead
-from crossmesh.report.sheets import Computed, difference_rows, gaps, tables
+from crossmesh.report.sheets import MOST_ROWS, Computed, difference_rows, gaps, tables
 from crossmesh.report.variants import Results, Said
+
+_MOST_VALUES = 20
+"""Of a key that differs."""
 
 
 def render_markdown(results: Results, comparison: Comparison, found: Computed) -> str:
@@ -24,11 +27,11 @@ def render_markdown(results: Results, comparison: Comparison, found: Computed) -
         reasons = "".join(f"\n  - {_text(reason)}" for reason in one.reasons)
         parts.append(f"- {_text(one.question)} **{_text(one.answer)}** ({one.aspect}: {one.verdict}){reasons}")
     if len(comparison.groups) > 1:
-        rows = [(one.letter, str(len(one.names)), one.words) for one in comparison.groups]
+        rows = [(one.letter, str(len(one.names)), one.words) for one in comparison.groups[:MOST_ROWS]]
         parts += ["## Comparable groups", _grid(("Group", "Runs", "What sets it apart"), rows)]
     if comparison.differences:
         rows = [
-            (f"{scope}.{key}", "; ".join(f"{value} ({who})" for value, who in values), effect)
+            (f"{scope}.{key}", "; ".join(_some(values)), effect)
             for scope, key, values, effect in difference_rows(comparison, len(results.variants))
         ]
         parts += ["## What differs", _grid(("Key", "Values, and who has them", "What it means"), rows)]
@@ -44,6 +47,12 @@ def render_markdown(results: Results, comparison: Comparison, found: Computed) -
     parts += ["\n".join(f"- {_text(line)}" for line in remarks)] if remarks else []
     parts.append(f"Again: `{results.command.replace('`', ' ')}`")
     return "\n\n".join(parts) + "\n"
+
+
+def _some(values: Sequence[tuple[str, str]]) -> list[str]:
+    """Values with who has them, not too many."""
+    more = [f"and {len(values) - _MOST_VALUES} more values"] if len(values) > _MOST_VALUES else []
+    return [*(f"{value} ({who})" for value, who in values[:_MOST_VALUES]), *more]
 
 
 def _example(one: Example) -> str:

@@ -3,7 +3,9 @@
 How a table looks is `html`'s, `markdown`'s and `tables`'.
 """
 
-from collections.abc import Iterator, Mapping
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from crossmesh.report.cells import BEST, Cell, Column, Table, missing
@@ -11,10 +13,12 @@ from crossmesh.report.comparable import Comparison
 from crossmesh.report.examples import by_kind
 from crossmesh.report.ownership import break_evens, ownership
 from crossmesh.report.quantities import quantities
-from crossmesh.report.quantity import COST, EVALUATION, NEITHER, NOT_TRAINED, SERVED, TRAINING, Quantity
-from crossmesh.report.variants import Results
+from crossmesh.report.quantity import COST, EVALUATION, HIGHER, NEITHER, NOT_TRAINED, SERVED, TRAINING, Quantity
+from crossmesh.report.variants import Results, Variant
 from crossmesh.report.winners import ONE_RUN, SHOWN, SINGLE, Winner, winners
 
+MOST_ROWS = 200
+"""Of more runs, groups or winners the first so many are rows; `report.json` has all."""
 _SIDE_BY_SIDE = 4
 """Up to so many variants are columns."""
 _REASONS = 3
@@ -94,7 +98,8 @@ def _under_each_other(results: Results, comparison: Comparison, section: str, ow
     several = len(comparison.groups) > 1
     marked = {quantity.key: _marked(quantity, found) for quantity in shown}
     rows = []
-    for variant in results.variants:
+    variants, left = _leading(results, shown)
+    for variant in variants:
         head = [Cell(variant.name)]
         if several:
             head.append(Cell(letters.get(variant.name, "")))
@@ -103,7 +108,25 @@ def _under_each_other(results: Results, comparison: Comparison, section: str, ow
     columns = [Column("Run", wide=True), *([Column("Group")] if several else [])]
     columns += [Column(_setting_name(one.key), number=_numeric(one.values), minor=True) for one in settings]
     columns += [Column(one.label, one.unit, one.how, number=True) for one in shown]
-    return Table(section, _TITLES[section], _caption(section), tuple(columns), tuple(rows))
+    return Table(section, _TITLES[section], f"{_caption(section)}{left}", tuple(columns), tuple(rows))
+
+
+def _leading(results: Results, shown: tuple[Quantity, ...]) -> tuple[Sequence[Variant], str]:
+    """The variants that are rows, in their order, and what is left out: of very many those that come first in the leading quantity."""
+    if len(results.variants) <= MOST_ROWS:
+        return results.variants, ""
+    by = next((one for one in shown if one.better != NEITHER), shown[0])
+    sign = -1 if by.better == HIGHER else 1
+    untrained = {one.name for one in results.variants if one.training is None}
+
+    def rank(variant: Variant) -> tuple[bool, float]:
+        estimate = by.estimates.get(variant.name)
+        known = estimate is not None and estimate.value == estimate.value
+        return variant.name not in untrained, sign * estimate.value if estimate is not None and known else math.inf
+
+    kept = {one.name for one in sorted(results.variants, key=rank)[:MOST_ROWS]}
+    said = f" Of {len(results.variants):,} rows these {MOST_ROWS} come first by {by.label.lower()}; report.json has all."
+    return [one for one in results.variants if one.name in kept], said
 
 
 def _loads(results: Results, own: tuple[Quantity, ...], found: Computed) -> Table:
@@ -130,7 +153,11 @@ def _winner_table(comparison: Comparison, found: Computed) -> Table:
     """A row a quantity and class of comparable variants."""
     letters = {name: group.letter for group in comparison.groups for name in group.names}
     rows = []
-    for one in found.winners:
+    shown = _of_each(found.winners)
+    left = (
+        f" Of {len(found.winners):,} rows these are of the largest groups; report.json has all." if len(shown) < len(found.winners) else ""
+    )
+    for one in shown:
         best, second = one.quantity.cells[one.best], one.quantity.cells[one.second]
         group = letters.get(one.best, "")
         compared = f"{len(one.names)} runs" + (f" of group {group}" if group and len(comparison.groups) > 1 else "")
@@ -154,7 +181,19 @@ def _winner_table(comparison: Comparison, found: Computed) -> Table:
         Column("Margin", wide=True),
     )
     caption = "The best of each quantity among runs that may be compared, and how far the next one is behind."
-    return Table("winners", "Who wins", caption, columns, tuple(rows))
+    return Table("winners", "Who wins", caption + left, columns, tuple(rows))
+
+
+def _of_each(won: tuple[Winner, ...]) -> tuple[Winner, ...]:
+    """As many winners as there may be rows, as many of each quantity: those of the largest classes, which come first."""
+    if len(won) <= MOST_ROWS:
+        return won
+    each, taken, kept = max(1, MOST_ROWS // len({one.quantity.key for one in won})), Counter[str](), []
+    for one in won:
+        taken[one.quantity.key] += 1
+        if taken[one.quantity.key] <= each:
+            kept.append(one)
+    return tuple(kept[:MOST_ROWS])
 
 
 def _marked(quantity: Quantity, found: Computed) -> dict[str, Cell]:

@@ -3,12 +3,12 @@
 Which evaluation and which benchmark belong to which training is `lineage`'s.
 """
 
+import math
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
 from crossmesh.errors import CrossmeshError, InputError
@@ -36,7 +36,7 @@ from crossmesh.report.variants import (
 )
 from crossmesh.spec.bench import RATE as RATE_LOAD
 from crossmesh.spec.bench import TRACE, TRACE_DIGEST
-from crossmesh.spec.fingerprint import TRAINED_RECORD
+from crossmesh.spec.fingerprint import TRAINED_RECORD, digest_of
 from crossmesh.track.repeats import RATE, TAG_ROUND, TAG_STEPS, load_of, repeats_by_run
 from crossmesh.track.tracker import (
     TAG_ADAPTER,
@@ -49,7 +49,10 @@ from crossmesh.track.tracker import (
     Tracker,
 )
 
-_TOTALS = ("train/final_loss", "train/tokens_per_s_steady", "train/seconds", "train/tokens", "train/loss_tokens")
+MOST_CURVES = 200
+"""Of more trainings the losses of so many are read."""
+_LOSS, _FINAL = "train/loss", "train/final_loss"
+_TOTALS = (_FINAL, "train/tokens_per_s_steady", "train/seconds", "train/tokens", "train/loss_tokens")
 _POWER = re.compile(r"^system/(?:.+/)?gpu_\d+_power_usage_watts$")
 _GIB = 1 << 30
 _WORKLOAD = ("cache", "seed", "warmup", "burstiness", "requests", "slo_ttft_ms", "slo_tpot_ms", "slo_e2e_ms", "slo_share")
@@ -74,8 +77,9 @@ def stored_variants(tracker: Tracker, runs: Sequence[TrackedRun], catalogue: str
     given = [run for run in runs if kind_of(run) != TRAIN]
     found = link(trainings, given, [run for kind in (EVALUATE, BENCHMARK) for run in tracker.recent(kind)], reader.examined)
     reader.answers = len(trainings) + len(found.alone) + bool(found.base) <= MOST_VARIANTS
+    reader.read_curves(trainings)
     trained = [reader.with_measured(reader.trained(run), found.of(run)) for run in trainings]
-    trained = [replace(one, repeats=repeats_of(repeats.get(str(one.run_id), ()))) for one in trained]
+    trained = [replace(one, repeats=repeats_of(again)) if (again := repeats.get(str(one.run_id))) else one for one in trained]
     named = [_renamed(one, name) for one, name in zip(trained, labels(trained), strict=True)]
     bases = [reader.with_measured(_untrained("base", found.base), [found.base])] if found.base else []
     own = [reader.with_measured(_untrained(_own_name(run), run), [run]) for run in found.alone]
@@ -109,6 +113,24 @@ class _Reader:
         self._tracker = tracker
         self._catalogue = catalogue
         self._records: dict[tuple[str, str], Any] = {}
+        self._digests: dict[tuple[str, str], str] = {}
+        self._same: dict[str, Any] = {}
+        """Parts of records, by what they say: thousands of records that differ in a rate share the rest."""
+        self._losses: Mapping[str, tuple[tuple[int, float], ...]] = {}
+        self._watts: dict[str, float] = {}
+        """Mean power of all GPUs of a run together."""
+
+    def read_curves(self, runs: Sequence[TrackedRun]) -> None:
+        """Read what all trainings logged over time: losses, of many runs those of some, and power."""
+        self._losses = self._tracker.histories(curves_of(runs), _LOSS)
+        metered: dict[str, list[str]] = {}
+        for run in runs:
+            for key in run.metrics:
+                if _POWER.match(key):
+                    metered.setdefault(key, []).append(run.run_id)
+        for key, ids in metered.items():
+            for run_id, watts in self._tracker.means(ids, key).items():
+                self._watts[run_id] = self._watts.get(run_id, 0.0) + watts
 
     def trained(self, run: TrackedRun) -> Variant:
         """A variant of a training run."""
@@ -120,7 +142,8 @@ class _Reader:
         check_optimizer(run, science)
         if TAG_ADAPTER in run.tags:
             check_trained(run, self._beside_adapter(run))
-        record = RunRecord(run.run_id, science=science, system=system, provenance=provenance)
+        digests = {scope: self._digests[_key(run, scope)] for scope in _TAG_OF}
+        record = RunRecord(run.run_id, science=science, system=system, provenance=provenance, digests=digests)
         return Variant(
             name=run.run_id,
             backend=run.name,
@@ -151,11 +174,12 @@ class _Reader:
 
     def _shared(self, run: TrackedRun, scope: str) -> Any:
         """A record that all runs with the same fingerprint have; what is read has the digest of its tag."""
-        key = (scope, run.tags.get(_TAG_OF[scope], run.run_id))
+        key = _key(run, scope)
         if key not in self._records:
             contents = self._tracker.read_json(run.run_id, f"records/{scope}.json")
             check_contents(run, scope, contents)
-            self._records[key] = contents
+            self._records[key] = {name: self._same.setdefault(canonical_json([scope, name, part]), part) for name, part in contents.items()}
+            self._digests[key] = digest_of(contents)
         return self._records[key]
 
     def _beside_adapter(self, run: TrackedRun) -> Any:
@@ -170,7 +194,7 @@ class _Reader:
         rate = totals["tokens_per_s_steady"]
         planned, planned_mfu = run.metrics.get("plan/tokens_per_s"), run.metrics.get("plan/mfu")
         return TrainingSummary(
-            losses=self._tracker.history(run.run_id, "train/loss"),
+            losses=self._losses.get(run.run_id, ()),
             final_loss=totals["final_loss"],
             tokens_per_s=rate,
             seconds=totals["seconds"],
@@ -178,13 +202,8 @@ class _Reader:
             loss_tokens=int(totals["loss_tokens"]),
             padded_tokens_per_s=run.metrics.get("train/padded_tokens_per_s_steady"),
             mfu=planned_mfu * rate / planned if planned and planned_mfu else None,
-            energy_wh=self._energy(run, totals["seconds"]),
+            energy_wh=self._watts[run.run_id] * totals["seconds"] / 3600 if run.run_id in self._watts else None,
         )
-
-    def _energy(self, run: TrackedRun, seconds: float) -> float | None:
-        """Mean power of each GPU, summed, over the time of all steps."""
-        powers = [self._tracker.history(run.run_id, key) for key in run.metrics if _POWER.match(key)]
-        return sum(mean(watts for _, watts in power) for power in powers if power) * seconds / 3600 if powers else None
 
     def _rent(self, run: TrackedRun) -> Rent:
         """What the slice that `run` names costs, as its own plan or `catalogue` has it."""
@@ -224,6 +243,19 @@ class _Reader:
         rented = EMULATED_RENT if emulated else self._rent(run)
         cells = tuple(_cell(one) for one in values["cells"])
         return replace(variant, record=record, serving=cells, serving_rent=rented, serving_emulated=emulated)
+
+
+def curves_of(runs: Sequence[TrackedRun]) -> list[str]:
+    """The ids of the trainings whose losses are read: all, or of many the best, the worst and those evenly between by their last loss."""
+    if len(runs) <= MOST_CURVES:
+        return [run.run_id for run in runs]
+    ends = sorted((math.inf if math.isnan(end := run.metrics.get(_FINAL, math.inf)) else end, run.run_id) for run in runs)
+    return [ends[round(number * (len(ends) - 1) / (MOST_CURVES - 1))][1] for number in range(MOST_CURVES)]
+
+
+def _key(run: TrackedRun, scope: str) -> tuple[str, str]:
+    """What all runs with the same record of a scope share."""
+    return scope, run.tags.get(_TAG_OF[scope], run.run_id)
 
 
 def _planned(run: TrackedRun) -> dict[str, tuple[float, str]]:

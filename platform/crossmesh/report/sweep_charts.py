@@ -1,7 +1,7 @@
 """The charts of a sweep: speed by mesh and micro-batch, price against time and quality, speed over devices, total cost over hours."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ from crossmesh.report.variants import Results, Variant
 from crossmesh.spec.verdicts import MattersSpec
 
 _PANELS = 6
+DOTS = 500
+"""Most dots of a chart."""
 _AXES = ("dcn", "data", "fsdp", "tp")
 
 
@@ -137,7 +139,7 @@ class Offer:
     score: float | None
 
 
-def offers(results: Results, names: Sequence[str]) -> tuple[Offer, ...]:
+def offers(results: Results, names: Set[str]) -> tuple[Offer, ...]:
     """Of the variants called `names`, which may be compared with each other."""
     return tuple(one for variant in results.trained if variant.name in names and (one := _offer(variant, results)) is not None)
 
@@ -173,6 +175,14 @@ def front(found: Sequence[Offer], matters: MattersSpec = MattersSpec()) -> list[
     return kept
 
 
+def drawn(found: Sequence[Offer]) -> Sequence[Offer]:
+    """Those that are dots: all, or of very many as many as can be told apart, evenly by time."""
+    if len(found) <= DOTS:
+        return found
+    ordered = sorted(found, key=lambda one: (one.hours, one.name))
+    return [ordered[round(number * (len(ordered) - 1) / (DOTS - 1))] for number in range(DOTS)]
+
+
 def _steps_ahead(one: Offer, other: Offer, matters: MattersSpec) -> tuple[float, float]:
     """By how much `one` is better than `other` in time and in height, in differences that matter."""
     time = (1 - one.hours / other.hours) / max(matters.speed / 100, 1e-12) if other.hours else 0.0
@@ -200,7 +210,7 @@ def draw_offers(figure: Any, found: Sequence[Offer], palette: Palette, matters: 
     axis = figure.subplots()
     priced = all(one.usd is not None for one in found)
     for number, kind in enumerate(dict.fromkeys(one.kind for one in found)):
-        own = [one for one in found if one.kind == kind]
+        own = [one for one in drawn(found) if one.kind == kind]
         color = palette.series[1 + number % (len(palette.series) - 1)]
         sizes = [28 if one.score is None else 12 + 170 * one.score for one in own]
         axis.scatter([one.hours for one in own], [height(one) for one in own], s=sizes, color=color, alpha=0.75, linewidths=0, label=kind)

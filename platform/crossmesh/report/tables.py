@@ -31,8 +31,10 @@ def print_report(report: Report, console: Console) -> None:
         line = Text(f"{finding.question} ")
         line.append(finding.answer, style=_STYLES.get(finding.tone, "bold"))
         parts.append(line)
-    for group in comparison.groups if len(comparison.groups) > 1 else ():
+    for group in comparison.groups[:_ROWS] if len(comparison.groups) > 1 else ():
         parts.append(Text(f"group {group.letter}: {len(group.names)} runs, {group.words}"))
+    if len(comparison.groups) > _ROWS:
+        parts.append(Text(f"and {len(comparison.groups) - _ROWS} more groups, in the report's files"))
     for table in tables(results, comparison, found):
         parts += _fitting(table, results.experiment, console.width)
     if comparison.differences:

@@ -39,6 +39,8 @@ class RunRecord:
     """What a benchmarked server was asked: prompts, lengths, sampling, state of its cache; None without a benchmark."""
     server: Mapping[str, Any] | None = None
     """What was benchmarked: model, dtype, KV dtype, engine version and flags."""
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """Fingerprints that are known already, by scope: of ten thousand runs most share their records."""
 
     def fingerprint(self, scope: str) -> str | None:
         """Return the SHA-256 of one record (a name of `SCOPES`), or None where there is none."""
@@ -48,7 +50,7 @@ class RunRecord:
     def _fingerprints(self) -> dict[str, str]:
         """By scope; a record of a thousand steps is digested once."""
         found = {scope: getattr(self, scope) for scope in SCOPES}
-        return {scope: digest_text(canonical_json(value)) for scope, value in found.items() if value is not None}
+        return {scope: self.digests.get(scope) or digest_text(canonical_json(value)) for scope, value in found.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class TrainingSummary:
     """What a training run measured of itself."""
 
     losses: tuple[tuple[int, float], ...]
-    """(step, loss in nats per loss token), by step."""
+    """(step, loss in nats per loss token), by step; empty where the curves of many runs were not all read."""
     final_loss: float
     tokens_per_s: float
     """Real tokens, padding not counted, over all steps."""
@@ -187,7 +189,7 @@ class Variant:
     serving_emulated: bool = False
     """The same of what served it."""
 
-    @property
+    @cached_property
     def emulated(self) -> bool:
         """Whether its training was emulated, by any of its records."""
         return self.marked_emulated or bool((self.record.system or {}).get("emulated"))
@@ -196,7 +198,7 @@ class Variant:
     def rows(self) -> int | None:
         """Rows trained on, each as often as it was; None where the record does not say."""
         steps = (self.record.science or {}).get("steps")
-        return sum(len(rows) for rows in steps) if isinstance(steps, list) and all(isinstance(one, list) for one in steps) else None
+        return sum(map(len, steps)) if isinstance(steps, list) and set(map(type, steps)) <= {list} else None
 
     @property
     def usd(self) -> float | None:
@@ -238,18 +240,18 @@ class Results:
         if not names or len(set(names)) != len(names):
             raise InputError(f"A report needs variants with distinct names. Given: {names}.")
 
-    @property
+    @cached_property
     def trained(self) -> tuple[Variant, ...]:
         """Variants that were trained here."""
         return tuple(variant for variant in self.variants if variant.training is not None)
 
-    @property
+    @cached_property
     def timed(self) -> tuple[Variant, ...]:
         """Trained variants whose times may be shown: an emulated one's say nothing beside a real one's."""
         real = tuple(variant for variant in self.trained if not variant.emulated)
         return real or self.trained
 
-    @property
+    @cached_property
     def splits(self) -> tuple[str, ...]:
         """Splits that any variant was evaluated on, the primary one first."""
         seen = dict.fromkeys(score.split for variant in self.variants for score in variant.scores)

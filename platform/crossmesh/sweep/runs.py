@@ -8,11 +8,11 @@ from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text, write_json
 from crossmesh.sweep.state import Point, SweepState, state_of
 from crossmesh.track.client import TrackingError
-from crossmesh.track.tracker import TAG_KIND, TrackedRun, Tracker
+from crossmesh.track.tracker import TrackedRun, Tracker
 
 KIND, REJECTED_KIND = "sweep", "rejected"
 TAG_REASON = "crossmesh.rejected_because"
-_ARTIFACT = "sweep/state.json"
+STATE_ARTIFACT = "sweep/state.json"
 _RUN_FILE = "run.json"
 
 
@@ -35,7 +35,7 @@ class SweepRun:
 
     def keep(self, state: SweepState) -> None:
         """Let MLflow have the state, for those who cannot reach the storage."""
-        self._tracker.artifact_text(self.run_id, _ARTIFACT, json.dumps(state.json(), indent=1) + "\n")
+        self._tracker.artifact_text(self.run_id, STATE_ARTIFACT, json.dumps(state.json(), indent=1) + "\n")
 
     def rejected(self, sweep: str, point: Point) -> str:
         """Put a rejected point under the sweep, once however often it is rejected, and return its run; `sweep` is the sweep's identity."""
@@ -67,7 +67,7 @@ def tracked_state(tracker: Tracker, prefix: str) -> tuple[TrackedRun, SweepState
 
     Raises `InputError` when there is none, or several.
     """
-    sweeps = [run for run in tracker.matching(prefix) if run.tags.get(TAG_KIND) == KIND]
+    sweeps = tracker.matching(prefix, KIND)
     if not sweeps and not prefix:
         raise InputError(
             f"No sweep has been started at {tracker.uri}. Start one: python jobs/finetune.py -m experiment=demo batch.micro=1,2"
@@ -79,7 +79,7 @@ def tracked_state(tracker: Tracker, prefix: str) -> tuple[TrackedRun, SweepState
         raise InputError(f"sweep={prefix!r} begins the ids of {len(sweeps)} sweeps: {names}. Give more letters.")
     run = sweeps[0]
     try:
-        return run, state_of(tracker.read_json(run.run_id, _ARTIFACT))
+        return run, state_of(tracker.read_json(run.run_id, STATE_ARTIFACT))
     except (TrackingError, TypeError, KeyError, ValueError) as error:
         raise InputError(f"The sweep {run.run_id} has not told MLflow yet where it stands. Ask again in a minute.") from error
 

@@ -29,6 +29,8 @@ _STEP_LINE_S = 10.0
 """Without a terminal, the steps of a point are a line at most this often."""
 _SHOWN = 40
 """Most points of a live table: those that run, then those that ended last."""
+_LAST = 200
+"""Most points, and most reasons, of the last table: more is nothing to read, and takes a terminal seconds."""
 
 
 class SweepView:
@@ -91,14 +93,16 @@ def live_table(state: SweepState) -> RenderableType:
 
 
 def last_table(state: SweepState) -> RenderableType:
-    """All points, in the order of the command, and the reason of each that is not done."""
-    reasons = [
-        Text(f"{point.label or point.key}: {point.reason}", style=_STYLES[point.state])
-        for point in state.points
-        if point.reason and point.state not in (RUNNING, WAITING)
-    ]
+    """The points in the order of the command, and the reason of each that is not done; of very many those first that are not done."""
+    known = [point for point in state.points if point.reason and point.state not in (RUNNING, WAITING)]
+    reasons = [Text(f"{point.label or point.key}: {point.reason}", style=_STYLES[point.state]) for point in known[:_LAST]]
     over = [Text(state.over, style="yellow")] if state.over else []
-    return Group(Text(heading(state), style="italic"), _table(state.points, running=False), *reasons, *over)
+    shown = state.points
+    if len(shown) > _LAST:
+        first = sorted(range(len(shown)), key=lambda index: shown[index].state in (DONE, SKIPPED))[:_LAST]
+        shown = tuple(state.points[index] for index in sorted(first))
+        over.insert(0, Text(f"and {len(state.points) - _LAST:,} more points; output=json has all", style="dim"))
+    return Group(Text(heading(state), style="italic"), _table(shown, running=False), *reasons, *over)
 
 
 def spent_text(state: SweepState) -> str:

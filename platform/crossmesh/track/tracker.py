@@ -6,14 +6,16 @@ reading and what is logged for other runs: those calls return when it is stored,
 """
 
 import json
+import math
 import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from crossmesh.console import Console
@@ -22,6 +24,7 @@ from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.client import TrackingError, open_client, open_experiment, run_exists, tracking_place, translated
 from crossmesh.track.flatten import PARAM_LIMIT, PARAMS_PER_BATCH, TAG_LIMIT, flatten, split_long
 from crossmesh.track.journal import Entry
+from crossmesh.track.local_store import LocalStore, Wanted
 from crossmesh.track.masking import mask
 from crossmesh.track.provenance import Provenance, environment_text
 from crossmesh.track.sender import Sender, metric_entry, spool
@@ -106,6 +109,7 @@ class Tracker:
         self._tracking = tracking
         self._place = tracking_place(tracking, storage)
         self._client = open_client(self._place)
+        self._local = LocalStore(self._place.database) if self._place.database else None
         self._experiment_id: str | None = None
         self._open: dict[str, _OpenRun] = {}
         self._journals = storage.path / "journal" / digest_text(self._place.uri)[:16]
@@ -314,18 +318,16 @@ class Tracker:
 
     def find(self, identity: str, status: str = "FINISHED") -> TrackedRun | None:
         """Return the newest run of this experiment with `identity` and `status`, or None."""
-        found = self._search(f"tags.`{TAG_IDENTITY}` = '{_quotable(identity)}' and attributes.status = '{_quotable(status)}'", limit=1)
+        found = self._search(Wanted({TAG_IDENTITY: identity}, status), limit=1)
         return found[0] if found else None
 
-    def recent(self, kind: str, where: str = "") -> tuple[TrackedRun, ...]:
-        """Return all FINISHED runs of `kind`, newest first; `where` is a further condition in MLflow's words."""
-        more = f" and {where}" if where else ""
-        return self._search(f"tags.`{TAG_KIND}` = '{_quotable(kind)}' and attributes.status = 'FINISHED'{more}")
+    def recent(self, kind: str, without: Mapping[str, str] | None = None) -> tuple[TrackedRun, ...]:
+        """Return all FINISHED runs of `kind`, newest first; with `without` those that have these parameters with other values."""
+        return self._search(Wanted({TAG_KIND: kind}, "FINISHED", without or {}))
 
     def children(self, parent: str) -> tuple[TrackedRun, ...]:
         """Return the runs under `parent`, newest first: those that were made for it, then those that were there before."""
-        own = self._search(f"tags.`{_TAG_PARENT}` = '{_quotable(parent)}'")
-        return own + self._search(f"tags.`{_TAG_UNDER}{_quotable(parent)}` = 'true'")
+        return self._search(Wanted({_TAG_PARENT: parent})) + self._search(Wanted({f"{_TAG_UNDER}{parent}": "true"}))
 
     def adopt(self, run_id: str, parent: str) -> None:
         """Put a run that may have been made by itself, or for another one, under `parent` too."""
@@ -333,9 +335,11 @@ class Tracker:
         if above != parent:
             self.tags(run_id, {f"{_TAG_UNDER}{parent}": "true"} if above else {_TAG_PARENT: parent})
 
-    def matching(self, prefix: str) -> tuple[TrackedRun, ...]:
-        """Return the runs of this experiment whose id begins with `prefix`, newest first."""
-        return tuple(run for run in self._search("") if run.run_id.startswith(prefix))
+    def matching(self, prefix: str, kind: str = "") -> tuple[TrackedRun, ...]:
+        """Return the runs of this experiment whose id begins with `prefix`, newest first; with `kind` those of that kind."""
+        if not prefix.isalnum() and prefix:  # No id has other signs, which MLflow may take for more than themselves.
+            return ()
+        return self._search(Wanted({TAG_KIND: kind} if kind else {}, prefix=prefix))
 
     def run(self, run_id: str) -> TrackedRun:
         """Return a run as it stands now."""
@@ -348,6 +352,23 @@ class Tracker:
         self._settle()
         with translated(self._place, f"read metric {key} of run {run_id}"):
             return tuple(sorted((int(entry.step), float(entry.value)) for entry in self._client.get_metric_history(run_id, key)))
+
+    def histories(self, run_ids: Sequence[str], key: str) -> dict[str, tuple[tuple[int, float], ...]]:
+        """Return a metric's values as (step, value), by step, of each run that has it."""
+        self._settle()
+        found = self._local.histories(run_ids, key) if self._local else None
+        if found is not None:
+            return found
+        return {run_id: values for run_id in run_ids if (values := self.history(run_id, key))}
+
+    def means(self, run_ids: Sequence[str], key: str) -> dict[str, float]:
+        """Return the mean of all values of a metric, those that are no number left out, of each run that has it."""
+        self._settle()
+        found = self._local.means(run_ids, key) if self._local else None
+        if found is not None:
+            return found
+        values = {run_id: [value for _, value in self.history(run_id, key)] for run_id in run_ids}
+        return {run_id: _mean(own) for run_id, own in values.items() if own}
 
     def read_json(self, run_id: str, path: str) -> Any:
         """Return the JSON artifact at `path` of a run."""
@@ -398,16 +419,23 @@ class Tracker:
             for start in range(0, len(entries), PARAMS_PER_BATCH):
                 self._client.log_batch(run_id, params=entries[start : start + PARAMS_PER_BATCH])
 
-    def _search(self, condition: str, limit: int = 0) -> tuple[TrackedRun, ...]:
-        """All runs that meet `condition`, page by page, newest first; with `limit` no more than so many."""
+    def _search(self, wanted: Wanted, limit: int = 0) -> tuple[TrackedRun, ...]:
+        """All runs that are `wanted`, newest first; with `limit` no more than so many. A store without a server is read itself."""
         experiment = self.experiment()
         self._settle()
+        local = self._local.search(experiment, wanted, limit) if self._local else None
+        if local is not None:
+            return tuple(TrackedRun(run.run_id, run.name, run.status, run.tags, run.params, run.metrics) for run in local)
+        return self._search_mlflow(experiment, wanted, limit)
+
+    def _search_mlflow(self, experiment: str, wanted: Wanted, limit: int) -> tuple[TrackedRun, ...]:
+        """The same from MLflow, page by page."""
         found: list[TrackedRun] = []
         token: str | None = None
         order = ["attributes.start_time DESC"]  # MLflow adds the id, so that no run falls between two pages.
         with translated(self._place, "search runs"):
             while True:
-                page = self._client.search_runs([experiment], condition, order_by=order, max_results=limit or _PAGE, page_token=token)
+                page = self._client.search_runs([experiment], wanted.words, order_by=order, max_results=limit or _PAGE, page_token=token)
                 found += [_tracked(run) for run in page]
                 token = page.token
                 if limit or not token:
@@ -423,10 +451,9 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def _quotable(value: str) -> str:
-    if "'" in value or "`" in value:
-        raise ValueError(f"{value!r} cannot be searched for: it contains a quote")
-    return value
+def _mean(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return fmean(known) if known else math.nan
 
 
 def _tracked(run: Any) -> TrackedRun:

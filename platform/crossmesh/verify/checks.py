@@ -1,11 +1,13 @@
 """The checks by name. Each is a function of the spec, a folder for its files and the console that shows its progress."""
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any, cast
 
 from crossmesh.console import Console
-from crossmesh.errors import require_choice
+from crossmesh.errors import require, require_choice
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.training import ModelSpec
 from crossmesh.verify.result import CheckResult
@@ -31,8 +33,14 @@ CHECKS = (
 """Each is `verify_<name>` in the file of its name."""
 
 
-def find_check(name: str) -> Check:
-    """Return the check called `name`; `InputError` with the list of all when there is none."""
+_OF_RUNS = ("compare_speed",)
+"""Checks whose number of runs can be given."""
+
+
+def find_check(name: str, runs: int = 0) -> Check:
+    """Return the check called `name`, with `runs` runs where they are given and can be; `InputError` otherwise."""
     require_choice("check", name, CHECKS)
-    check: Check = getattr(import_module(f"crossmesh.verify.{name}"), f"verify_{name}")
-    return check
+    require(runs >= 0 and runs != 1, "runs", runs, "two or more, or 0 for the check's own number")
+    require(not runs or name in _OF_RUNS, "runs", runs, f"0 with check={name}; {', '.join(_OF_RUNS)} takes a number of runs")
+    check: Any = getattr(import_module(f"crossmesh.verify.{name}"), f"verify_{name}")
+    return cast("Check", partial(check, runs=runs) if runs else check)

@@ -1,123 +1,124 @@
-"""How long the comparison of a sweep of 200 runs takes, from the start of the process to the files, and whether it says the same twice.
+"""What the comparison of a sweep takes from the start of the process to the files, in time and memory, and whether it says the same twice.
 
-The runs are real ones of a scratch MLflow store, made through the tracker with the records of real specs; only their metrics are made up.
+`jobs/status.py` is asked of a sweep of as many points. How the runs are made is `sweep_store.py`.
 """
 
 import json
-import math
+import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import product
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossmesh.console import Console, Stage
+from crossmesh.console import Console
 from crossmesh.errors import CrossmeshError
 from crossmesh.files import digest_file
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.fingerprint import ScienceFacts, science_record, system_record, trial_identity
 from crossmesh.spec.services import StorageSpec, TrackingSpec
-from crossmesh.spec.training import HardwareSpec, MeshSpec
-from crossmesh.track.provenance import gather_provenance
+from crossmesh.sweep.runs import STATE_ARTIFACT
+from crossmesh.sweep.state import DONE, Point, SweepState, sweeps_folder, write_state
 from crossmesh.track.tracker import Tracker
 from crossmesh.verify.result import CheckResult, Limit
+from crossmesh.verify.sweep_store import make_sweep
 
 RUNS, STEPS = 200, 100
-BOUND_S = 10.0
-_BATCH = 32
-_RATES = (1e-4, 2e-4, 3e-4, 4e-4, 5e-4, 6e-4, 7e-4)
-_JOB = Path(__file__).resolve().parents[3] / "jobs" / "compare.py"
+BOUND_S, BOUND_MB = 10.0, 500.0
+_JOBS = Path(__file__).resolve().parents[3] / "jobs"
 _FILES = ("report.html", "report.json", "report.md")
+_LONGEST_S = 1200.0
 
 
-def verify_compare_speed(spec: ExperimentSpec, folder: Path, console: Console) -> CheckResult:
-    """Make the runs, compare them twice in processes of their own, and hold time and files against each other."""
+@dataclass(frozen=True)
+class _Ran:
+    """A job that ended."""
+
+    said: dict[str, Any]
+    seconds: float
+    megabytes: float
+    """Most memory that it held at once."""
+
+
+def verify_compare_speed(spec: ExperimentSpec, folder: Path, console: Console, runs: int = RUNS) -> CheckResult:
+    """Make the runs, compare them twice and ask where they stand, in processes of their own; hold times, memory and files to the bounds."""
     storage = folder / "storage"
-    with console.stage(f"make {RUNS} runs of {STEPS} steps") as stage:
-        parent = make_sweep(spec, storage, RUNS, STEPS, stage)
-    seconds, said, digests = [], {}, []
+    with console.stage(f"make {runs} runs of {STEPS} steps") as stage:
+        parent = make_sweep(spec, storage, runs, STEPS, stage)
+        _keep_state(storage, parent, runs)
+    compared, digests = [], []
     for number in (1, 2):
         with console.stage(f"compare, {number} of 2"):
-            start = time.perf_counter()
-            said = _compare(parent, storage, folder / "reports")
-            seconds.append(time.perf_counter() - start)
-        digests.append([digest_file(Path(said["report"]).with_name(name)) for name in _FILES])
+            compared.append(_run("compare", f"sweep={parent}", f"storage.root={storage}", f"folder={folder / 'reports'}"))
+        report = Path(compared[-1].said["report"])
+        digests.append([digest_file(report.with_name(name)) for name in _FILES])
+    with console.stage("where it stands, from the storage as JSON and as a table, then from MLflow"):
+        asked = [_run("status", f"storage.root={storage}")]
+        table = _run("status", f"storage.root={storage}", output="table")
+        for file in sweeps_folder(storage).rglob("*.json"):
+            file.unlink()
+        asked.append(_run("status", f"storage.root={storage}"))
+    every = (*compared, *asked, table)
     return CheckResult(
         "compare_speed",
         (
-            Limit("seconds", max(seconds), BOUND_S),
+            Limit("seconds", max(one.seconds for one in every), BOUND_S),
+            Limit("megabytes", max(one.megabytes for one in every), BOUND_MB),
             Limit("files_that_differ", float(sum(one != other for one, other in zip(*digests, strict=True))), 0.0),
-            Limit("runs_compared", float(len(said["variants"])), float(RUNS), at_least=True),
+            Limit("runs_compared", float(len(compared[0].said["variants"])), float(runs), at_least=True),
+            Limit("points_told", float(min(len(one.said["points"]) for one in asked)), float(runs), at_least=True),
         ),
         {
-            "seconds": seconds,
-            "groups": len(said["groups"]),
-            "html_bytes": Path(said["report"]).stat().st_size,
-            "headline": said["headline"],
+            "compare_seconds": [one.seconds for one in compared],
+            "status_seconds": [one.seconds for one in (*asked, table)],
+            "compare_megabytes": [one.megabytes for one in compared],
+            "status_megabytes": [one.megabytes for one in (*asked, table)],
+            "groups": len(compared[0].said["groups"]),
+            "html_bytes": report.stat().st_size,
+            "json_bytes": report.with_name("report.json").stat().st_size,
+            "headline": compared[0].said["headline"],
         },
     )
 
 
-def _compare(parent: str, storage: Path, reports: Path) -> dict[str, Any]:
-    """Run the job as a user does and return what it said."""
-    command = [sys.executable, str(_JOB), f"sweep={parent}", f"storage.root={storage}", f"folder={reports}", "output=json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    if done.returncode:
-        raise CrossmeshError(f"jobs/compare.py ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
-    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return said
+def _keep_state(storage: Path, parent: str, runs: int) -> None:
+    """Let the storage and MLflow have where the sweep stands, as its driver does."""
+    points = tuple(
+        Point(f"{number:016x}", f"optim.seed={number}", (f"optim.seed={number}",), DONE, step=STEPS, steps=STEPS, loss=0.1, seconds=60.0)
+        for number in range(runs)
+    )
+    state = SweepState("sweep", "finetune", "sweep", "python jobs/finetune.py", parent, at=time.time(), points=points)
+    write_state(sweeps_folder(storage) / "sweep", state)
+    Tracker(TrackingSpec(), StorageSpec(str(storage))).artifact_json(parent, STATE_ARTIFACT, state.json())
 
 
-def make_sweep(spec: ExperimentSpec, storage: Path, runs: int, steps: int, stage: Stage, rates: Sequence[float] = _RATES) -> str:
-    """Make a sweep of finished training runs in an MLflow store under `storage` and return the id of its parent.
-
-    A run has the `rates`' next learning rate, which changes what is learnt, and the next of 32 systems, which change the speed.
-    """
-    tracker = Tracker(TrackingSpec(), StorageSpec(str(storage)))
-    provenance = gather_provenance()
-    parent = tracker.start("sweep", "sweep")
-    spec = replace(spec, batch=replace(spec.batch, size=_BATCH, micro=1), optim=replace(spec.optim, steps=steps))
-    systems = tuple(_systems(spec))
-    for number in range(runs):
-        own = systems[number % len(systems)]
-        own = replace(own, optim=replace(own.optim, learning_rate=rates[number % len(rates)]))
-        _make_run(tracker, own, provenance, parent, number)
-        stage.progress("runs", number + 1, runs)
-    tracker.finish(parent)
-    return parent
-
-
-def _systems(spec: ExperimentSpec) -> Iterator[ExperimentSpec]:
-    """Points that learn the same."""
-    for mesh, micro, slice_ in product(range(4), (1, 2, 4, 8), ("tpu_v5p_8", "gpu_2xh100")):
-        tp = min(2 ** (mesh % 3), 2 if slice_.startswith("gpu") else 4)
-        yield replace(
-            spec,
-            hardware=HardwareSpec(name=slice_),
-            mesh=MeshSpec(fsdp=-1, tp=tp),
-            batch=replace(spec.batch, micro=micro),
-            backend=replace(spec.backend, remat="layer" if mesh == 3 else "none"),
-        )
+def _run(job: str, *arguments: str, output: str = "json") -> _Ran:
+    """Run a job as a user does."""
+    command = [sys.executable, str(_JOBS / f"{job}.py"), *arguments, f"output={output}"]
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, stdout=out, stderr=err)
+        try:
+            code, usage = _wait(process.pid, start + _LONGEST_S)
+        except TimeoutError:
+            process.kill()
+            raise CrossmeshError(f"jobs/{job}.py did not end within {_LONGEST_S:g} s.") from None
+        seconds = time.perf_counter() - start
+        process.returncode = code  # It is waited for.
+        for stream in (out, err):
+            stream.seek(0)
+        if code:
+            raise CrossmeshError(f"jobs/{job}.py ended with {code}: {err.read().decode().strip()[-2000:]}")
+        said: dict[str, Any] = json.loads(out.read().splitlines()[-1]) if output == "json" else {}
+        return _Ran(said, seconds, usage.ru_maxrss * 1024 / 1e6)
 
 
-def _make_run(tracker: Tracker, spec: ExperimentSpec, provenance: Any, parent: str, number: int) -> None:
-    """One finished run with the records of `spec`; its speed follows from its number."""
-    rows = tuple(tuple(f"row-{step * _BATCH + row}" for row in range(_BATCH)) for step in range(spec.optim.steps))
-    lora = {"modules": [f"model.layers.{layer}.self_attn.{name}_proj" for layer in range(30) for name in "qkvo"], "rank": spec.lora.rank}
-    science, system = science_record(spec, ScienceFacts("a" * 64, "d" * 64, lora, rows)), system_record(spec)
-    run = tracker.start(spec.backend_name, "train", parent=parent, identity=trial_identity(science, system), params=spec)
-    tracker.records(run, science.contents, system.contents)
-    tracker.provenance(run, provenance)
-    rate = 1000.0 + 7 * (number % 53)
-    for step in range(1, spec.optim.steps + 1):
-        speed = rate * (1 + 0.01 * math.sin(step + number))
-        loss = 2.0 * math.exp(-step / 40) + 0.1 + spec.optim.learning_rate
-        tracker.metrics(run, {"train/loss": loss, "train/tokens_per_s": speed, "train/padded_tokens_per_s": 1.3 * speed}, step)
-    tokens = 200 * _BATCH * spec.optim.steps
-    rates = {"tokens_per_s_steady": rate, "padded_tokens_per_s_steady": 1.3 * rate}
-    totals = {**rates, "final_loss": loss, "seconds": tokens / rate, "tokens": tokens, "loss_tokens": tokens // 5}
-    tracker.metrics(run, {f"train/{name}": value for name, value in totals.items()}, spec.optim.steps)
-    tracker.finish(run)
+def _wait(process: int, until: float) -> tuple[int, Any]:
+    """The exit code of a child and what it used."""
+    while time.perf_counter() < until:
+        found, status, usage = os.wait4(process, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status), usage
+        time.sleep(0.01)
+    raise TimeoutError

@@ -24,13 +24,22 @@ def test_an_unknown_check_is_one_message_with_the_list(name):
         assert known in str(refused.value)
 
 
+def test_only_a_check_of_runs_takes_their_number():
+    assert find_check("compare_speed", 10_000).keywords == {"runs": 10_000}
+    with pytest.raises(InputError, match="0 with check=packing; compare_speed takes a number of runs"):
+        find_check("packing", 10)
+    for runs in (1, -1):
+        with pytest.raises(InputError, match="two or more"):
+            find_check("compare_speed", runs)
+
+
 RUN_WITH = """
 import runpy, sys
 from crossmesh.verify import checks
 from crossmesh.verify.result import CheckResult, Limit
 
 worst = float(sys.argv.pop())
-checks.find_check = lambda name: lambda spec, folder, console: CheckResult(
+checks.find_check = lambda name, runs: lambda spec, folder, console: CheckResult(
     name, (Limit("difference", worst, 1.0),), {"steps": spec.optim.steps}
 )
 sys.argv = sys.argv[1:]
