@@ -207,6 +207,7 @@ def test_a_local_store_that_is_read_itself_says_what_mlflow_says(tmp_path):
     for number, name in enumerate(("cpu", "tpu_v5p_8", "cpu", "gpu_2xh100")):
         params = {"hardware": {"name": name}, "optim": {"steps": number}} if number else {"optim": {"steps": 0}}
         run = tracker.start(f"run {number}", "train", parent=parent, identity=f"id-{number % 2}", params=params, emulated=number == 1)
+        tracker.tags(run, {"version.torch": "2.13.0", "Version.x": "1"})
         for step in range(3):
             tracker.metrics(run, {"loss": math.nan if (number, step) == (2, 1) else 1.0 / (number + step + 1), "watts": 100.0 * step}, step)
         tracker.finish(run, "KILLED" if number == 3 else "FINISHED")
@@ -224,6 +225,7 @@ def test_a_local_store_that_is_read_itself_says_what_mlflow_says(tmp_path):
     found = [tracker._search(wanted) for wanted in every]
     assert [repr(one) for one in map(_plain, found)] == [repr(one) for one in map(_plain, (_mlflow(tracker, wanted) for wanted in every))]
     assert [len(runs) for runs in found] == [5, 3, 2, 4, 1, 1, 0]
+    assert all("version.torch" not in run.tags and run.tags["Version.x"] == "1" for run in found[3])
     assert tracker._search(every[1], limit=2) == found[1][:2]
     ids = [run.run_id for run in found[3]]
     assert {run: repr(values) for run, values in tracker.histories(ids, "loss").items()} == {

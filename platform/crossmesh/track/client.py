@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -74,10 +75,14 @@ class TrackingPlace:
 
         MLflow's own way, over its database and a copy, takes 25 ms a file (measured); a comparison reads hundreds.
         """
-        if self.artifacts is None:
+        if self._artifacts is None:
             return None
-        file = Path(unquote(urlsplit(self.artifacts).path)) / run_id / "artifacts" / path
-        return file if file.is_file() else None
+        file = f"{self._artifacts}/{run_id}/artifacts/{path}"
+        return Path(file) if os.path.isfile(file) else None  # noqa: PTH113  # Ten thousand of them: pathlib takes a second.
+
+    @cached_property
+    def _artifacts(self) -> str | None:
+        return None if self.artifacts is None else unquote(urlsplit(self.artifacts).path)
 
     @property
     def shown(self) -> str:

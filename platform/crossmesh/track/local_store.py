@@ -23,6 +23,8 @@ _TABLES = {
     "metrics": {"run_uuid", "key", "value", "step", "is_nan"},
 }
 """What is read, and must be there."""
+VERSIONS = "version."
+"""How tags begin that are not read: a run has a score of them, its provenance record has the same, and nothing asks."""
 _PATIENCE_S = 30.0
 """How long a query waits for a writer."""
 _AT_ONCE = 500
@@ -133,7 +135,8 @@ class LocalStore:
         ids, same = [run for run, *_ in rows], _Shared()
         tags: dict[str, dict[str, str]] = {run: {} for run in ids}
         metrics: dict[str, dict[str, float]] = {run: {} for run in ids}
-        for run, key, value in _of_runs(store, "SELECT run_uuid, key, value FROM tags WHERE run_uuid IN", ids):
+        own = f"SELECT run_uuid, key, value FROM tags WHERE key NOT GLOB '{VERSIONS}*' AND run_uuid IN"  # noqa: S608  # Text of ours.
+        for run, key, value in _of_runs(store, own, ids):
             tags[run][same(key)] = same(value)
         for run, key, value, is_nan in _of_runs(store, "SELECT run_uuid, key, value, is_nan FROM latest_metrics WHERE run_uuid IN", ids):
             metrics[run][same(key)] = _number(value, is_nan)

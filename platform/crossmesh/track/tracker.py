@@ -24,7 +24,7 @@ from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.client import TrackingError, open_client, open_experiment, run_exists, tracking_place, translated
 from crossmesh.track.flatten import PARAM_LIMIT, PARAMS_PER_BATCH, TAG_LIMIT, flatten, split_long
 from crossmesh.track.journal import Entry
-from crossmesh.track.local_store import LocalStore, Wanted
+from crossmesh.track.local_store import VERSIONS, LocalStore, Wanted
 from crossmesh.track.masking import mask
 from crossmesh.track.provenance import Provenance, environment_text
 from crossmesh.track.sender import Sender, metric_entry, spool
@@ -76,6 +76,7 @@ class TrackedRun:
     status: str
     """RUNNING, FINISHED, FAILED or KILLED."""
     tags: Mapping[str, str] = field(default_factory=dict)
+    """Without versions, which the provenance record has."""
     params: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The value at the last step of each metric."""
@@ -267,7 +268,7 @@ class Tracker:
         record = provenance.record()
         self.artifact_json(run_id, "records/provenance.json", record)
         self.artifact_text(run_id, "records/environment.txt", environment_text())
-        tags = {f"version.{name}": version for name, version in provenance.libraries.items()}
+        tags = {f"{VERSIONS}{name}": version for name, version in provenance.libraries.items()}
         tags[TAG_PROVENANCE] = digest_text(canonical_json(record))
         if provenance.git is not None:
             tags[_TAG_COMMIT] = provenance.git.sha
@@ -461,7 +462,7 @@ def _tracked(run: Any) -> TrackedRun:
         run_id=str(run.info.run_id),
         name=str(run.info.run_name),
         status=str(run.info.status),
-        tags=dict(run.data.tags),
+        tags={key: value for key, value in run.data.tags.items() if not key.startswith(VERSIONS)},
         params=dict(run.data.params),
         metrics=dict(run.data.metrics),
     )

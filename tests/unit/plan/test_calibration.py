@@ -1,5 +1,6 @@
 """Own runs against the model: which runs count, as they really ran, and what their ratios come to."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -24,7 +25,7 @@ class Runs:
     def __init__(self, *runs: tuple[ExperimentSpec, dict[str, float]], tags: dict[str, str] | None = None, **system: Any) -> None:
         self._runs, self._tags, self._system = runs, tags or {}, system
 
-    def recent(self, kind: str, where: str = "") -> tuple[TrackedRun, ...]:
+    def recent(self, kind: str, without: Mapping[str, str] | None = None) -> tuple[TrackedRun, ...]:
         assert kind == "train"
         return tuple(
             TrackedRun(str(index), spec.backend_name, "FINISHED", self._tags, {"hardware.name": spec.hardware.name}, metrics)
