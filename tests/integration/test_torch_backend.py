@@ -21,6 +21,7 @@ from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.families import read_architecture
 from crossmesh.models.hf_torch import hidden_states, load_base, logits, model_inputs, reference_logits
+from crossmesh.models.placement import Placement
 from crossmesh.models.targets import all_weights, expand_targets, hf_module_names
 from crossmesh.models.weights import fetch_model
 from crossmesh.spec.experiment import ExperimentSpec
@@ -182,7 +183,7 @@ def test_full_fine_tuning_trains_every_weight_as_transformers_would(folder: Path
 def test_a_base_that_is_there_already_is_adapted_in_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a 4-bit base is, which transformers loads whole: only LoRA's parameters are made and filled."""
     expected = started(folder).evaluate(batch_of(rows(4), 4)).loss
-    monkeypatch.setattr(torch_backend, "check_setup", lambda *_: "")
+    monkeypatch.setattr(torch_backend, "check_torch", lambda *_: Placement((), 0))
     monkeypatch.setattr(model_torch, "quantized_base", lambda path, *_: load_base(path, "float32"))
     setup = setup_of(folder)
     backend = TorchBackend()

@@ -303,10 +303,15 @@ def form_notes(variants: Sequence[Variant]) -> tuple[str, ...]:
         if one.record.science is not None and (form := form_of(one.record.science)) != SCIENCE_FORM:
             found.setdefault(form, []).append(one.name)
     return tuple(
-        f"{', '.join(names)}: science record of form {_form_words(form)}, and comparable with runs of that form alone. Train again to "
+        f"{_some(names)}: science record of form {_form_words(form)}, and comparable with runs of that form alone. Train again to "
         "compare with new runs."
         for form, names in sorted(found.items())
     )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED_KEYS} more" if len(names) > _NAMED_KEYS else ""
+    return ", ".join(names[:_NAMED_KEYS]) + more
 
 
 def _plain(record: Mapping[str, Any], known: dict[int, Any]) -> dict[str, Any]:

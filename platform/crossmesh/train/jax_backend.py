@@ -32,6 +32,7 @@ from crossmesh.models.probe import probe
 from crossmesh.models.targets import all_weights
 from crossmesh.train.backend import FloatArray, Saving, StepMetrics, TrainingSetup, loss_rows
 from crossmesh.train.checkpoint_jax import StateFiles
+from crossmesh.train.checks import check_jax
 from crossmesh.train.loss_jax import LossHead
 from crossmesh.train.schedule import learning_rate
 from crossmesh.train.step_jax import BATCH_DTYPES, Program, jitted_parts, jitted_step, knobs_of, mean_loss
@@ -75,6 +76,7 @@ class JaxBackend:
         self._setup = setup
         self.rank = jax.process_index()
         self._architecture = architecture = read_architecture(setup.model_folder)
+        check_jax(setup, architecture)
         self._mesh = tunix_jax.device_mesh(setup.mesh)
         self._modules = modules_of(setup.lora, setup.start, architecture)
         self._targets = targets_of(self._modules)

@@ -6,7 +6,6 @@ A model is built without memory, adapted and divided, and only then filled: ever
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -17,14 +16,10 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from crossmesh.adapters.continuing import first_values, modules_of
 from crossmesh.adapters.initial import PEFT_PREFIX, FloatArray
 from crossmesh.adapters.peft_config import AdapterConfig
-from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.hf_torch import DTYPES, ModelInputs, Slices, empty_base, fill, hidden_states, output_weight, quantized_base
-from crossmesh.models.kernels import FLASH_PACKAGE, check_kernel
 from crossmesh.models.lora import LoraModule, largest_rank, targets_of
 from crossmesh.models.lora_masks_torch import LoraDropout, LoraMasks
-from crossmesh.models.placement import place
-from crossmesh.models.quantization import check_torch_quantization
 from crossmesh.models.targets import all_weights
 from crossmesh.train.backend import TrainingSetup, loss_rows
 from crossmesh.train.loss_torch import summed_nll
@@ -78,21 +73,6 @@ class LossModel(nn.Module):
         chosen = hidden.reshape(-1, hidden.shape[-1]).index_select(0, places)
         weight = local(output_weight(self.base, self.architecture))
         return summed_nll(chosen, weight, targets, softcap=self.architecture.logit_softcap, rows=self.rows, group=self.group)
-
-
-def check_setup(setup: TrainingSetup, architecture: Architecture, device: str) -> str:
-    """Raise `InputError` for what torch cannot train on this `device` (`cpu` or `cuda`), before any weight is read.
-
-    Returns what a person should know of tensors that several devices hold whole; empty when that costs next to nothing.
-    """
-    check_kernel(setup.attention, architecture, setup.model.dtype, device, flash=find_spec(FLASH_PACKAGE) is not None)
-    check_torch_quantization(setup.model.quantization, setup.mesh, cpu=device == "cpu")
-    if setup.model.quantization != "none" and find_spec("bitsandbytes") is None:
-        raise InputError(
-            f"model.quantization={setup.model.quantization} needs the package bitsandbytes in the training environment. "
-            "Install it there, or set none."
-        )
-    return place(architecture, setup.mesh, "torch", setup.model, modules_of(setup.lora, setup.start, architecture)).message
 
 
 def build(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> tuple[LossModel, dict[str, Trained]]:

@@ -21,7 +21,8 @@ from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import read_architecture
 from crossmesh.models.hf_torch import DTYPES, ModelInputs, model_inputs
 from crossmesh.train.backend import Saving, StepMetrics, TrainingSetup
-from crossmesh.train.model_torch import LossModel, Trained, build, check_setup, checkpoint_buffers
+from crossmesh.train.checks import check_torch
+from crossmesh.train.model_torch import LossModel, Trained, build, checkpoint_buffers
 from crossmesh.train.ranks_torch import Ranks
 from crossmesh.train.schedule import learning_rate
 from crossmesh.train.sharding_torch import drop_gathered, local, sum_partial_gradients, sync_gradients
@@ -39,7 +40,7 @@ class TorchBackend:
     def init(self, setup: TrainingSetup) -> None:
         """Take this rank's place, load its part of the base, put in the LoRA values to start from, make the optimizer."""
         architecture = read_architecture(setup.model_folder)
-        replicated = check_setup(setup, architecture, "cuda" if torch.cuda.is_available() else "cpu")
+        replicated = check_torch(setup, architecture, "cuda" if torch.cuda.is_available() else "cpu").message
         ranks = Ranks.join(setup.mesh)
         if replicated and ranks.rank == 0:
             _log.warning("%s", replicated)
