@@ -76,7 +76,6 @@ def test_packing_that_mixes_rows_is_found_on_a_real_model(
     assert found["difference_when_rows_mix"] > 1e-2
 
 
-@pytest.mark.full
 def test_nothing_unlike_passes_and_nothing_alike_is_refused(tmp_path: Path) -> None:
     result = verify_unlike(ExperimentSpec(storage=StorageSpec(str(tmp_path))), tmp_path / "check", Console())
     rows = {name: row for name, row in result.figures.items() if isinstance(row, dict)}
