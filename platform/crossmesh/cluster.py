@@ -37,6 +37,8 @@ _CONNECT_S = 10.0
 _NODE_SHARE = 0.001
 """Of a node's custom resource: enough to be sent there, too little to keep anybody else out."""
 
+_NICENESS = "RAY_worker_niceness"
+
 _OBJECT_STORE_BYTES = 512 << 20
 """Nothing we send through Ray is large: weights and data travel as files."""
 
@@ -160,7 +162,7 @@ def _local(storage: StorageSpec) -> Iterator[Session]:
     scratch.mkdir()
     with guarded(folder):
         try:
-            variables = {"RAY_TMPDIR": str(folder), "TMPDIR": str(scratch), "RAY_USAGE_STATS_ENABLED": "0"}
+            variables = {"RAY_TMPDIR": str(folder), "TMPDIR": str(scratch), "RAY_USAGE_STATS_ENABLED": "0", _NICENESS: _niceness()}
             with _loopback_only(), _variables(variables):
                 with _group_of_their_own():
                     _start(folder)
@@ -174,6 +176,14 @@ def _local(storage: StorageSpec) -> Iterator[Session]:
             with _uninterrupted():
                 ray.shutdown()
                 clear(folder)
+
+
+def _niceness() -> str:
+    """What is added to the niceness of workers: nothing, unless the user says so.
+
+    Ray's own 15 leaves an engine a thirtieth of a core that any other process wants, and every process of Ray goes first.
+    """
+    return os.environ.get(_NICENESS, "0")
 
 
 def call_worker(kind: str, device: Device, function: Callable[..., _Result], *arguments: object) -> _Result:

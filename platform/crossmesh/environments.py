@@ -135,6 +135,7 @@ VARIABLES = (
     Variable("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "set", "0: Ray keeps the address 127.0.0.1 and listens on nothing else."),
     Variable("RAY_enable_metrics_collection", "set", "0: Ray's metrics exporter listens on all interfaces."),
     Variable("TMPDIR", "set", "A folder in it: what engines leave behind, such as vLLM's sockets, is removed with the session."),
+    Variable("RAY_worker_niceness", "both", "0: workers compute at the job's own priority. With Ray's 15 any other process goes first."),
     Variable("RAY_USAGE_STATS_ENABLED", "set", "0: the local Ray sends no usage report and asks no question about it."),
 )
 

@@ -36,13 +36,14 @@ with ray_session(StorageSpec(sys.argv[1])) as session:
 
 # A second driver on the same cluster: it works in a worker of it, and leaves it running.
 GUEST = """
-import sys
+import os, sys
 from crossmesh.cluster import call_worker, ray_session
 from crossmesh.environments import package_root
 from crossmesh.hardware.devices import Cpu
 from crossmesh.spec.experiment import StorageSpec
 with ray_session(StorageSpec(sys.argv[1])) as session:
-    print(session.local, call_worker("head", Cpu(), package_root) == package_root())
+    niceness = call_worker("head", Cpu(), lambda: os.nice(0))
+    print(session.local, call_worker("head", Cpu(), package_root) == package_root(), niceness == os.nice(0))
 """
 
 
@@ -83,7 +84,7 @@ def test_loopback_only_and_nothing_is_left(tmp_path: Path) -> None:
     process = start(tmp_path, body)
     said = read_until_ready(process)
     assert process.stdout is not None
-    assert process.stdout.read().strip() == "guest False True\nalive 1"
+    assert process.stdout.read().strip() == "guest False True True\nalive 1"
     assert process.wait(timeout=120) == 0
     assert int(said["listening"]) > 3
     assert said["reachable"] == "[]"

@@ -36,7 +36,9 @@ class FakeRay:
 
     def init(self, **arguments: object) -> None:
         self.inits.append(arguments)
-        self.seen.append({name: os.environ.get(name, "") for name in ("RAY_TMPDIR", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")})
+        self.seen.append(
+            {name: os.environ.get(name, "") for name in ("RAY_TMPDIR", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_worker_niceness")}
+        )
         if self.failures:
             raise self.failures.pop(0)
 
@@ -88,6 +90,19 @@ def test_a_local_ray_is_told_to_stay_on_the_loopback(monkeypatch: pytest.MonkeyP
     assert fake.inits[0]["_node_ip_address"] == "127.0.0.1"
     assert fake.seen[0]["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
     assert int(str(fake.inits[0]["num_cpus"])) >= 2
+
+
+@pytest.mark.parametrize(("users", "told"), [(None, "0"), ("15", "15")])
+def test_workers_of_a_local_ray_have_the_priority_of_the_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, users: str | None, told: str
+) -> None:
+    if users is not None:
+        monkeypatch.setenv("RAY_worker_niceness", users)
+    fake = FakeRay()
+    monkeypatch.setattr(cluster, "ray", fake)
+    with cluster.ray_session(StorageSpec(str(tmp_path))):
+        pass
+    assert fake.seen[0]["RAY_worker_niceness"] == told
 
 
 def test_an_address_where_nothing_listens_is_the_users_error_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -196,7 +211,7 @@ def test_the_users_cluster_is_left_running_and_a_loopback_address_kept(monkeypat
         with cluster.ray_session(StorageSpec(str(tmp_path))) as session:
             assert not session.local
     assert fake.inits[0]["address"] == address
-    assert fake.seen[0] == {"RAY_TMPDIR": "", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    assert fake.seen[0] == {"RAY_TMPDIR": "", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": ""}
     assert "_node_ip_address" not in fake.inits[0]
 
 
