@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 _BLOCK = 1 << 20
+_HALVES = "backslashreplace"
+"""Half of a surrogate pair has no UTF-8. This writes `\\ud835`, which in JSON is the escape of just that."""
 
 
 def canonical_json(value: Any) -> str:
@@ -23,9 +25,17 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON that comes from outside; raises `ValueError` for whatever cannot be parsed, nesting that is too deep included."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
 def digest_text(text: str) -> str:
-    """Return the SHA-256 of `text` in UTF-8, as hex."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    """Return the SHA-256 of `text` in UTF-8, as hex; half of a surrogate pair counts as its JSON escape."""
+    return hashlib.sha256(text.encode(errors=_HALVES)).hexdigest()
 
 
 def digest_file(path: Path) -> str:
@@ -42,7 +52,7 @@ def write_text(path: Path, text: str | Iterable[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with temporary.open("w", encoding="utf-8") as stream:
+        with temporary.open("w", encoding="utf-8", errors=_HALVES) as stream:
             stream.writelines([text] if isinstance(text, str) else text)
             stream.flush()
             os.fsync(stream.fileno())

@@ -12,11 +12,12 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.message import Message
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
 from crossmesh.errors import CrossmeshError, InputError
-from crossmesh.files import canonical_json, digest_text
+from crossmesh.files import digest_text, parse_json
 
 HEADER = "x-crossmesh-fingerprint"
 """Header of every answer of an engine of ours: `sha256` of its fingerprint."""
@@ -111,7 +112,7 @@ class Origin:
                 time.sleep(_BETWEEN_S)
             try:
                 status, headers, body = self._get("/models")
-            except OSError as error:
+            except (OSError, HTTPException) as error:
                 said = str(error)
                 continue
             if status == 200:
@@ -128,8 +129,8 @@ class Origin:
             return None
         try:
             status, _, body = self._get("/fingerprint")
-            said = json.loads(body) if status == 200 else None
-        except (OSError, ValueError):
+            said = parse_json(body) if status == 200 else None
+        except (OSError, HTTPException, ValueError):
             return None
         return said.get("sha256") if isinstance(said, dict) and isinstance(said.get("sha256"), str) else None
 
@@ -145,9 +146,10 @@ class Origin:
 
 def _cards(body: bytes, url: str) -> str:
     try:
-        cards: list[dict[str, Any]] = json.loads(body)["data"]
+        cards: list[dict[str, Any]] = parse_json(body)["data"]
         lasting = [{name: value for name, value in card.items() if name not in _CHANGING} for card in cards]
-        return canonical_json(sorted(lasting, key=lambda card: str(card["id"])))
+        # Not canonical: NaN in a card is no reason to refuse a server.
+        return json.dumps(sorted(lasting, key=lambda card: str(card["id"])), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{url}/models is not what OpenAI's is. Give an OpenAI base URL.") from error
 

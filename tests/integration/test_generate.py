@@ -11,7 +11,7 @@ import pytest
 from crossmesh.errors import InputError
 from crossmesh.evaluate import generate as room
 from crossmesh.evaluate.generate import GenerationError, generate, sample_seed
-from crossmesh.evaluate.harness import evaluate_endpoint, open_task
+from crossmesh.evaluate.harness import evaluate_endpoint, not_sent, open_task, warnings_of
 from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.results import read_result
 from crossmesh.evaluate.tasks import load_task
@@ -120,6 +120,50 @@ def test_a_refused_prompt_is_an_empty_answer_and_all_refused_is_an_error(endpoin
     assert [sample.error for sample in samples] == ["", "", "http_400", *[""] * 7]
     endpoint.faults = {p.messages[0]["content"]: [400] for p in PROBLEMS}
     with pytest.raises(InputError, match=r"refused every prompt.*fault 400"):
+        ask(endpoint, tmp_path / "b")
+
+
+def test_a_body_that_is_no_answer_costs_itself_and_all_that_came_is_kept_raw(endpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "_NO_ANSWER_WAIT_S", 0.001)
+    busy = b'{"choices": null, "usage": null, "error": {"message": "Provider returned error", "code": 429}}'
+    endpoint.bodies = {"question 1": [b"<html>busy</html>"], "question 3": [b'{"choices": null}'] * 9, "question 4": [busy]}
+    endpoint.answers = {"question 2": "\ud835 module\u2028m"}
+    samples = ask(endpoint, tmp_path)
+    assert [sample.error for sample in samples] == ["", "", "", "no_choices", *[""] * 6]
+    assert (samples[2].text, samples[2].note) == ("\ufffd module\u2028m", "half of a surrogate pair, replaced by U+FFFD")
+    raw = [json.loads(line) for line in (tmp_path / "samples.raw.jsonl").read_bytes().split(b"\n")[:-1]]
+    assert Counter(line["problem"] for line in raw) == {**{f"p{index}": 1 for index in range(10)}, "p1": 2, "p3": 4, "p4": 2}
+    assert "<html>busy</html>" in [line["body"] for line in raw]
+    assert json.loads(next(line["body"] for line in raw if line["problem"] == "p2"))["choices"][0]["message"]["content"][0] == "\ud835"
+    # Started again only what got no answer is asked.
+    endpoint.requests.clear()
+    endpoint.bodies = {}
+    assert all(not sample.error for sample in ask(endpoint, tmp_path))
+    assert [r["messages"][0]["content"] for r in endpoint.requests] == ["question 3"]
+    endpoint.bodies = {p.messages[0]["content"]: [b'{"choices": []}'] * 99 for p in PROBLEMS}
+    with pytest.raises(GenerationError, match=r"0 of 10 answers .*no_choices: \d"):
+        ask(endpoint, tmp_path / "b")
+    endpoint.bodies = {"question 3": [busy] * 99}
+    with pytest.raises(GenerationError, match=r"9 of 10 answers .*\(error_429: 1; the last said: Provider returned error"):
+        ask(endpoint, tmp_path / "c")
+
+
+def test_parameters_that_the_endpoint_refuses_are_sent_otherwise_and_said(endpoint, tmp_path):
+    endpoint.refused = ["max_tokens", "seed", "temperature"]
+    samples = ask(endpoint, tmp_path)
+    assert [sample.error for sample in samples] == [""] * 10
+    answered = [r for r in endpoint.requests if not {"max_tokens", "seed", "temperature"} & r.keys()]
+    assert len(answered) == 10
+    assert all(r["max_completion_tokens"] == 160 for r in answered)
+    assert len(endpoint.requests) - 10 <= 3 * EVAL.concurrency
+    assert {sample.changes for sample in samples} == {("max_tokens as max_completion_tokens", "seed", "temperature")}
+    # It is known of kept answers too.
+    assert ask(endpoint, tmp_path) == samples
+    assert not_sent(samples) == {"seed": "not sent", "temperature": "not sent"}
+    assert not_sent([*samples, replace(samples[0], changes=())])["seed"] == "not sent with 10 of 11 requests"
+    assert warnings_of(samples)[0] == "the endpoint refuses max_tokens; 10 requests were sent with max_completion_tokens"
+    endpoint.refused = ["max_tokens", "max_completion_tokens"]
+    with pytest.raises(InputError, match=r"refused every prompt \(http_400: 10\).*max_completion_tokens"):
         ask(endpoint, tmp_path / "b")
 
 

@@ -250,3 +250,22 @@ def _plain(runs):
         (run.run_id, run.name, run.status, sorted(run.tags.items()), sorted(run.params.items()), sorted(run.metrics.items()))
         for run in runs
     ]
+
+
+def test_metrics_of_any_name_and_value_are_stored_under_names_that_mlflow_takes(storage):
+    said = []
+    tracker = Tracker(TrackingSpec(), storage, said.append)
+    run = tracker.start("odd", "evaluate")
+    values = {"hit@1": 0.5, "hit#1": 0.25, "a//b": 1.0, "loss": 2.0, "none": None, "huge": 10**400, "nan": math.nan, "inf": math.inf}
+    tracker.metrics(run, values, 0)
+    tracker.metrics(run, {"hit@1": 0.75}, 1)
+    tracker.finish(run)
+    names = tracker.read_json(run, "records/metric_names.json")
+    found = tracker.run(run).metrics
+    assert sorted(names.values()) == ["a//b", "hit#1", "hit@1"]
+    assert {names.get(key, key): value for key, value in found.items() if key != "nan"} == {
+        "hit@1": 0.75, "hit#1": 0.25, "a//b": 1.0, "loss": 2.0, "inf": found["inf"]
+    }  # fmt: skip
+    assert math.isnan(found["nan"])
+    assert found["inf"] > 1e300
+    assert [line.partition(" is no number")[0] for line in said] == ["The metric 'none'", "The metric 'huge'"]

@@ -14,6 +14,11 @@ class Endpoint:
     def __init__(self) -> None:
         self.answers: dict[str, str] = {}
         self.faults: dict[str, list[int]] = {}
+        self.bodies: dict[str, list[bytes]] = {}
+        """Sent so many times first, with status 200, whatever they are."""
+        self.refused: list[str] = []
+        """Parameters that requests may not have."""
+        self.finish: str | None = "stop"
         self.requests: list[dict] = []
         self.models = ["base"]
         self.headers: list[dict[str, str]] = [{}]
@@ -75,6 +80,11 @@ class Endpoint:
         if self.faults.get(question):
             status = self.faults[question].pop(0)
             return web.json_response({"error": {"message": f"fault {status}"}}, status=status, headers={"retry-after-ms": "1"})
+        if named := [name for name in self.refused if name in body]:
+            error = {"message": f"Unsupported parameter: '{named[0]}' is not supported with this model.", "param": named[0]}
+            return web.json_response({"error": error}, status=400)
+        if self.bodies.get(question):
+            return web.Response(body=self.bodies[question].pop(0), content_type="application/json")
         message = {"role": "assistant", "content": self.answers.get(question, f"answer to {question}")}
         headers = self.given[message["content"]] = self._headers()
         return web.json_response(
@@ -83,7 +93,7 @@ class Endpoint:
                 "object": "chat.completion",
                 "created": 0,
                 "model": body["model"],
-                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+                "choices": [{"index": 0, "message": message, "finish_reason": self.finish}],
                 "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8},
             },
             headers=headers,

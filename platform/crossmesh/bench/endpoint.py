@@ -3,17 +3,18 @@
 Only vLLM answers the last two; of another server nothing is known there, and prompts that are all different keep its cache cold.
 """
 
-import json
 import re
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 
 from crossmesh.bench.load import Target
 from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.files import parse_json
 
 _TIMEOUT_S = 30.0
 _RESETS, _BETWEEN_S = 10, 0.2
@@ -43,7 +44,7 @@ def server_at(base_url: str, model: str, key: str, group: str = "bench") -> Targ
             f"{group}.url={base_url}: its /v1/models answers with status {status}. Check the URL, and the key in {group}.api_key_env."
         )
     try:
-        names = [str(card["id"]) for card in json.loads(body)["data"]]
+        names = [str(card["id"]) for card in parse_json(body)["data"]]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{group}.url={base_url}: its /v1/models is not what OpenAI's is. Give an OpenAI base URL.") from error
     if not names or (model and model not in names):
@@ -55,7 +56,7 @@ def fingerprint_of(target: Target) -> dict[str, Any] | None:
     """What the server says it is (`GET /v1/fingerprint`, as crossmesh's do); None of another one."""
     status, body = _call(target, "/v1/fingerprint")
     try:
-        said = json.loads(body) if status == 200 else None
+        said = parse_json(body) if status == 200 else None
     except ValueError:
         return None
     return said if isinstance(said, dict) else None
@@ -74,7 +75,7 @@ def reset_cache(target: Target) -> bool:
         if status != 200:
             return False
         try:
-            if json.loads(body or b"{}").get("success", True):
+            if parse_json(body or b"{}").get("success", True):
                 return True
         except (ValueError, AttributeError):
             return False
@@ -105,7 +106,7 @@ def _call(target: Target, path: str, *, post: bool = False) -> tuple[int, bytes]
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
-    except OSError as error:
+    except (OSError, HTTPException) as error:
         raise CrossmeshError(
             f"No answer from {target.origin}{path}: {error}. What was measured is kept; run the same command again."
         ) from error

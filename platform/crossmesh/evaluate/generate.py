@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.evaluate.answers import NoAnswerError, Parameters, read_answer
 from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.samples import Sample, SampleFile
 from crossmesh.origin import Origin, ServerChangedError
@@ -25,6 +26,8 @@ _MAX_RETRIES = 6
 """Of the client, on 408, 409, 429, 5xx and lost connections: half a second, doubling up to 8 s, about 20 s in all."""
 _REQUEST_TIMEOUT_S = 900.0
 """A slow engine with a long queue is not a broken one."""
+_NO_ANSWER_TRIES, _NO_ANSWER_WAIT_S = 4, 0.5
+"""For what comes with status 200 and is no answer; the wait doubles."""
 _LOOK_EVERY = 8
 """Answers after which a server that does not sign them is looked at."""
 _REFUSED_PROMPT = (400, 413, 422)
@@ -54,7 +57,8 @@ async def generate(
 ) -> tuple[Sample, ...]:
     """Return `eval.samples` answers to each problem, in order of problem and index, asking only for those that `path` lacks.
 
-    A prompt that the endpoint refuses (too long, say) gives a sample with `error` set.
+    A prompt that the endpoint refuses (too long, say), or answers with something that is no answer, gives a sample with `error` set. All
+    that comes is kept before it is read.
 
     Args:
         base_url: the endpoint, with or without `/v1`.
@@ -132,7 +136,8 @@ class _Run:
         self._failures: Counter[str] = Counter()
         self._last_failure = ""
         self._failed_in_a_row = 0
-        self._refused = 0
+        self._refused: Counter[str] = Counter()
+        self._parameters = Parameters()
         self._stop: CrossmeshError | None = None
 
     async def ask(self, missing: Sequence[tuple[Problem, int]]) -> None:
@@ -141,14 +146,16 @@ class _Run:
         await asyncio.gather(*(self._ask_in_turn(pending) for _ in range(min(self._spec.concurrency, len(missing)))))
         if self._stop:
             raise self._stop
-        if self._failures:
-            kinds = ", ".join(f"{kind}: {count}" for kind, count in sorted(self._failures.items()))
+        if self._failures or len(self._kept.samples) < self._total:
+            kinds = ", ".join(f"{kind}: {count}" for kind, count in sorted((self._failures + self._refused).items()))
             raise GenerationError(
-                f"{len(self._kept.samples)} of {self._total} answers came from {self._client.base_url}; requests failed for good ({kinds}; "
-                f"the last said: {self._last_failure}). The answers are kept: start the evaluation again to ask for the rest."
+                f"{len(self._kept.samples) - self._refused.total()} of {self._total} answers came from {self._client.base_url}; requests "
+                f"failed for good ({kinds}; the last said: {self._last_failure}). The answers are kept: start the evaluation again to ask "
+                "for the rest."
             )
-        if self._refused == self._total:
-            raise InputError(f"The endpoint refused every prompt; the last time it said: {self._last_failure}")
+        if self._refused.total() == self._total:
+            kinds = ", ".join(f"{kind}: {count}" for kind, count in sorted(self._refused.items()))
+            raise InputError(f"The endpoint refused every prompt ({kinds}); the last time it said: {self._last_failure}")
 
     async def _ask_in_turn(self, pending: Iterator[tuple[Problem, int]]) -> None:
         """Ask one after the other until there is nothing left or no sense in going on."""
@@ -175,11 +182,16 @@ class _Run:
             if error.status_code in _REFUSED_CALLER:
                 self._stop = InputError(f"{self._client.base_url} refused to serve the model {self._model!r}: {self._last_failure}")
             elif error.status_code in _REFUSED_PROMPT:
-                self._refused += 1
-                refused = Sample(problem.id, index, seed, "", "", 0, 0, error=f"http_{error.status_code}")
-                self._kept.samples[(problem.id, index)] = refused
+                self._refuse(problem, index, seed, f"http_{error.status_code}")
             else:
                 self._fail(f"http_{error.status_code}")
+        except NoAnswerError as error:
+            self._last_failure = str(error)[:500]
+            if error.busy:
+                self._fail(error.kind)
+            else:
+                self._failed_in_a_row += 1
+                self._refuse(problem, index, seed, error.kind)
         except (APIConnectionError, APITimeoutError) as error:
             self._last_failure = str(error.__cause__ or error)[:500]
             self._fail("timeout" if isinstance(error, APITimeoutError) else "connection")
@@ -189,21 +201,42 @@ class _Run:
         self._on_progress(len(self._kept.samples), self._total)
 
     async def _request(self, problem: Problem, index: int, seed: int) -> Sample:
-        """Send one chat completion request."""
+        """Get one chat completion; what is none is asked for again a few times."""
+        wanted = {"temperature": self._spec.temperature, "top_p": self._spec.top_p, "max_tokens": self._spec.max_tokens, "seed": seed}
+        for attempt in range(_NO_ANSWER_TRIES):
+            body, changes = await self._send(problem, wanted)
+            self._kept.keep(problem.id, index, body)
+            try:
+                found = read_answer(body)
+            except NoAnswerError:
+                if attempt + 1 == _NO_ANSWER_TRIES:
+                    raise
+                await asyncio.sleep(_NO_ANSWER_WAIT_S * 2**attempt)
+            else:
+                counts = (found.prompt_tokens, found.completion_tokens)
+                return Sample(problem.id, index, seed, found.text, found.finish_reason, *counts, note=found.note, changes=changes)
+        raise AssertionError("no attempt was made")
+
+    async def _send(self, problem: Problem, wanted: Mapping[str, Any]) -> tuple[bytes, tuple[str, ...]]:
+        """Return the body of one answer and which parameters were not sent as `wanted`: those that the endpoint refuses by name."""
+        from openai import APIStatusError
+
         messages: Any = [dict(message) for message in problem.messages]
-        answer = await self._client.chat.completions.with_raw_response.create(
-            model=self._model,
-            messages=messages,
-            temperature=self._spec.temperature,
-            top_p=self._spec.top_p,
-            max_tokens=self._spec.max_tokens,
-            seed=seed,
-        )
-        self._origin.check_answer(answer.headers)
-        completion = answer.parse()
-        choice, usage = completion.choices[0], completion.usage
-        counts = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
-        return Sample(problem.id, index, seed, choice.message.content or "", choice.finish_reason, *counts)
+        while True:
+            sent, changes = self._parameters.sent(wanted), self._parameters.changes(wanted)
+            try:
+                answer = await self._client.chat.completions.with_raw_response.create(model=self._model, messages=messages, **sent)
+            except APIStatusError as error:
+                if not self._parameters.refuses(error.status_code, error.response.content, sent):
+                    raise
+            else:
+                self._origin.check_answer(answer.headers)
+                return answer.http_response.content, changes
+
+    def _refuse(self, problem: Problem, index: int, seed: int, kind: str) -> None:
+        """Count a prompt that the endpoint does not answer."""
+        self._refused[kind] += 1
+        self._kept.samples[(problem.id, index)] = Sample(problem.id, index, seed, "", "", 0, 0, error=kind)
 
     def _fail(self, kind: str) -> None:
         """Count a request that failed for good."""

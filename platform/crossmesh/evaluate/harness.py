@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.errors import InputError
+from crossmesh.evaluate.answers import left_out
 from crossmesh.evaluate.generate import generate
 from crossmesh.evaluate.judge import SIMULATOR, References, Verdict, judge_all, judge_references, limits_of, silent
 from crossmesh.evaluate.judging import judge_record
 from crossmesh.evaluate.problems import Problem, task_digest
 from crossmesh.evaluate.prompts import prompts_record
-from crossmesh.evaluate.results import RECORD_FORM, RESULT, EvalResult, split_results
+from crossmesh.evaluate.results import RECORD_FORM, RESULT, EvalResult, cut_of, split_results
 from crossmesh.evaluate.samples import Sample
 from crossmesh.evaluate.sandbox import Limits, Sandbox, open_sandbox
 from crossmesh.evaluate.tasks import load_task
@@ -132,6 +133,7 @@ def evaluate_endpoint(
         comparable_on={
             "form": RECORD_FORM,
             **record,
+            "sampling": sampling_record(eval_spec) | not_sent(samples),
             "prompts": prompts_record(base_url, api_key, model, problems, samples),
             "excluded": [name for name, _ in left_out],
             "judge": dict(task.judge_record),
@@ -140,13 +142,38 @@ def evaluate_endpoint(
         errors=dict(Counter(sample.error for sample in samples if sample.error)),
         prompt_tokens=sum(sample.prompt_tokens for sample in samples),
         completion_tokens=sum(sample.completion_tokens for sample in samples),
-        cut_at_max_tokens=sum(sample.finish_reason == "length" for sample in samples),
+        cut_at_max_tokens=cut_of([sample.finish_reason for sample in samples if not sample.error]),
         seconds=time.monotonic() - began,
         samples_path=str(judged),
-        warnings=(task.sandbox.warning,) if task.sandbox.warning else (),
+        warnings=((task.sandbox.warning,) if task.sandbox.warning else ()) + warnings_of(samples),
     )
     write_json(folder / RESULT, result.to_json())
     return result
+
+
+def not_sent(samples: Sequence[Sample]) -> dict[str, str]:
+    """The parameters that the endpoint refused and answered without, for the record of the sampling."""
+    answered = [sample for sample in samples if not sample.error]
+    without = Counter(name for sample in answered for name in left_out(sample.changes))
+    return {
+        name: "not sent" if count == len(answered) else f"not sent with {count} of {len(answered)} requests"
+        for name, count in without.items()
+    }
+
+
+def warnings_of(samples: Sequence[Sample]) -> tuple[str, ...]:
+    """What was odd about the answers, each with the number of them."""
+    unended = sum(not sample.finish_reason for sample in samples if not sample.error)
+    said = [f"{count} answers: {note}" for note, count in Counter(sample.note for sample in samples if sample.note).items()]
+    said += [f"{unended} answers do not say how they ended, so whether they were cut is not known"] if unended else []
+    changes = Counter(change for sample in samples for change in sample.changes)
+    return (*said, *(_changed(change, count) for change, count in sorted(changes.items())))
+
+
+def _changed(change: str, count: int) -> str:
+    return f"the endpoint refuses {change.partition(' as ')[0]}; {count} requests were sent " + (
+        f"with {change.partition(' as ')[2]}" if " as " in change else "without it"
+    )
 
 
 def judge_samples(

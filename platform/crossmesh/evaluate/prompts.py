@@ -4,11 +4,12 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from http.client import HTTPException
 
 from crossmesh.errors import CrossmeshError
 from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.samples import Sample
-from crossmesh.files import canonical_json, digest_text
+from crossmesh.files import canonical_json, digest_text, parse_json
 
 _TIMEOUT_S = 60.0
 
@@ -37,11 +38,11 @@ def _tokens(base_url: str, api_key: str, model: str, problem: Problem) -> list[i
     request = urllib.request.Request(url, data=json.dumps(asked).encode(), headers=headers)  # noqa: S310  # checked: http(s)
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
-            return [int(token) for token in json.loads(answer.read())["tokens"]]
+            return [int(token) for token in parse_json(answer.read())["tokens"]]
     except urllib.error.HTTPError as error:
         error.close()
         return None
     except (ValueError, KeyError, TypeError):
         return None
-    except OSError as error:
+    except (OSError, HTTPException) as error:
         raise CrossmeshError(f"No answer from {url}: {error}. The answers are kept; run the same command again.") from error

@@ -54,11 +54,11 @@ class EvalResult:
     excluded: tuple[tuple[str, str], ...]
     """Problems that cannot be judged here, with the reason (`References.left_out`); they count nowhere."""
     errors: Mapping[str, int]
-    """Prompts that the endpoint refused, by kind; they count as failed."""
+    """Prompts that the endpoint refused or sent no answer to, by kind; they count as failed."""
     prompt_tokens: int
     completion_tokens: int
-    cut_at_max_tokens: int
-    """Answers that ended because of `eval.max_tokens`."""
+    cut_at_max_tokens: int | None
+    """Answers that ended at the largest number of tokens; None: the endpoint does not say how any ended."""
     seconds: float
     samples_path: str
     """`.jsonl` with each answer and its verdict."""
@@ -88,6 +88,11 @@ class EvalResult:
 def _split_from_json(value: Mapping[str, Any]) -> SplitResult:
     counts = {str(problem): (int(asked), int(right)) for problem, (asked, right) in value["counts"].items()}
     return SplitResult(**{**value, "pass_at_k": tuple(PassAtK(**one) for one in value["pass_at_k"]), "counts": counts})
+
+
+def cut_of(finish_reasons: Sequence[str]) -> int | None:
+    """How many of the answers that ended for these reasons were cut; None when no reason is known."""
+    return sum(reason == "length" for reason in finish_reasons) if any(finish_reasons) else None
 
 
 def read_result(folder: Path) -> EvalResult:

@@ -1,7 +1,7 @@
 """Answers kept as they come: one JSON line each, so that an interrupted evaluation goes on where it was.
 
 The first line says what the answers are answers to; a file of other answers is refused, never mixed in. A line torn by a crash is
-dropped and asked again.
+dropped and asked again. Beside it `*.raw.jsonl` holds every body that came, before anything is made of it.
 """
 
 import json
@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 from crossmesh.errors import InputError
+from crossmesh.files import parse_json
 
 _SYNC_EVERY = 32
 
@@ -27,11 +28,19 @@ class Sample:
     seed: int
     text: str
     finish_reason: str
-    """As the endpoint said: `stop`, `length`, ..."""
+    """As the endpoint said: `stop`, `length`, ...; empty when it did not."""
     prompt_tokens: int
     completion_tokens: int
     error: str = ""
-    """Kind of refusal when the endpoint would not answer this prompt; such samples are not stored."""
+    """Kind of refusal when the endpoint would not answer this prompt, or sent no answer; such samples are not stored."""
+    note: str = ""
+    """What of the text could not be kept as it came."""
+    changes: tuple[str, ...] = ()
+    """Parameters that were sent otherwise than asked for (`answers.Parameters`)."""
+
+    def __post_init__(self) -> None:
+        """Take a list from JSON."""
+        object.__setattr__(self, "changes", tuple(self.changes))
 
 
 class SampleFile:
@@ -51,10 +60,13 @@ class SampleFile:
         self._unsynced = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         self._stream: BinaryIO = path.open("a+b")
+        self._raw: BinaryIO = path.with_suffix(".raw.jsonl").open("ab")
+        self._opened_raw = self._raw.tell()
         try:
             self._load(json.loads(json.dumps(dict(identity))))
         except BaseException:
             self._stream.close()
+            self._raw.close()
             raise
 
     def __enter__(self) -> Self:
@@ -65,6 +77,13 @@ class SampleFile:
         """Sync and close, whatever happened."""
         self._sync()
         self._stream.close()
+        self._raw.close()
+
+    def keep(self, problem: str, index: int, body: bytes) -> None:
+        """Keep what came for a sample as it is, with the kernel when this returns."""
+        line = {"problem": problem, "index": index, "body": body.decode(errors="backslashreplace")}
+        self._raw.write(json.dumps(line).encode() + b"\n")
+        self._raw.flush()
 
     def append(self, sample: Sample) -> None:
         """Keep a sample. At most the last few can be lost to a power failure, none to a killed process."""
@@ -78,6 +97,7 @@ class SampleFile:
         """Drop every sample that came since the file was opened."""
         self._stream.flush()
         self._stream.truncate(self._opened_bytes)
+        self._raw.truncate(self._opened_raw)
         self.samples = dict(self._opened)
         self._sync()
 
@@ -88,14 +108,14 @@ class SampleFile:
         whole = content.rfind(b"\n") + 1
         if whole < len(content):
             self._stream.truncate(whole)
-        lines = content[:whole].splitlines()
+        lines = content[:whole].split(b"\n")[:-1]
         if not lines:
             self._write({"identity": identity})
             self._sync()
             self._opened_bytes = self._stream.tell()
             return
         try:
-            records = [json.loads(line) for line in lines]
+            records = [parse_json(line) for line in lines]
             found = records[0]["identity"]
             samples = [Sample(**record) for record in records[1:]]
         except (ValueError, KeyError, TypeError) as error:
@@ -111,10 +131,11 @@ class SampleFile:
 
     def _write(self, record: Mapping[str, Any]) -> None:
         """Write one line through to the kernel."""
-        self._stream.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+        self._stream.write(json.dumps(record, ensure_ascii=False).encode(errors="backslashreplace") + b"\n")
         self._stream.flush()
 
     def _sync(self) -> None:
         """Bring what was written to the disk."""
-        os.fsync(self._stream.fileno())
+        for stream in (self._stream, self._raw):
+            os.fsync(stream.fileno())
         self._unsynced = 0

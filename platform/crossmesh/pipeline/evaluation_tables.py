@@ -32,6 +32,16 @@ def render_evaluations(found: Sequence[Evaluation], compared: Sequence[Compared]
         Text(f"{name}: left out, {reason}", style="yellow") for name, reason in dict.fromkeys(p for f in found for p in f.result.excluded)
     ]
     parts += [Text(f"{one.name}: {warning}", style="yellow") for one in found for warning in one.result.warnings]
+    parts += [
+        Text(f"{one.name}: {count} prompts got no answer ({kind}); they count as wrong", style="yellow")
+        for one in found
+        for kind, count in one.result.errors.items()
+    ]
+    parts += [
+        Text(f"{one.name}: {one.result.cut_at_max_tokens} answers were cut at the largest number of tokens", style="yellow")
+        for one in found
+        if one.result.cut_at_max_tokens
+    ]
     if compared:
         parts += [_comparisons(compared), *(Text(line) for pair in compared for line in _words(pair))]
     return Group(*parts)

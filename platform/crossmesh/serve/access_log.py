@@ -14,6 +14,8 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
+from crossmesh.files import parse_json
+
 _FILE_BYTES = 64 << 20
 _OLD_FILES = 4
 _BODY_LIMIT = 1 << 20
@@ -65,7 +67,7 @@ def _parsed(body: bytes) -> dict[str, Any]:
     if not body or len(body) > _BODY_LIMIT:
         return {}
     try:
-        value = json.loads(body)
+        value = parse_json(body)
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

@@ -22,7 +22,7 @@ from crossmesh.console import Console
 from crossmesh.files import canonical_json, digest_text, read_json
 from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.client import TrackingError, open_client, open_experiment, run_exists, tracking_place, translated
-from crossmesh.track.flatten import PARAM_LIMIT, PARAMS_PER_BATCH, TAG_LIMIT, flatten, split_long
+from crossmesh.track.flatten import PARAM_LIMIT, PARAMS_PER_BATCH, TAG_LIMIT, flatten, metric_name, split_long
 from crossmesh.track.journal import Entry
 from crossmesh.track.local_store import VERSIONS, LocalStore, Wanted
 from crossmesh.track.masking import mask
@@ -55,6 +55,8 @@ TAG_EMULATED = "crossmesh.emulated"
 """`true` on a run that computed on CPU devices under the name of other hardware."""
 TAG_EVALUATION = "crossmesh.evaluation"
 """Fingerprint of how a model was examined."""
+METRIC_NAMES = "records/metric_names.json"
+"""Artifact of a run: what its metrics are called whose names MLflow does not take."""
 UI_PORT = 5000
 STATUSES = ("FINISHED", "FAILED", "KILLED")
 _TAG_PARENT = "mlflow.parentRunId"
@@ -94,6 +96,8 @@ class _OpenRun:
     started_ms: int
     logged: set[tuple[str, int]]
     """(metric, step) pairs that it has or that are on their way."""
+    names: dict[str, str] = field(default_factory=dict)
+    """What its metrics are called by who logs them, by the names that MLflow has."""
 
 
 class Tracker:
@@ -222,12 +226,31 @@ class Tracker:
     def metrics(self, run_id: str, values: Mapping[str, float], step: int, milliseconds: int = 0) -> int:
         """Log `values` at `step`, by default as of now; pairs that the run already has are dropped. Returns how many were new."""
         run = self._open.get(run_id)
-        seen = run.logged if run else self._sender.steps_of(run_id, set(values))
-        new = {key: float(value) for key, value in values.items() if (key, step) not in seen}
+        named = self._named(run_id, run.names if run else {}, values)
+        seen = run.logged if run else self._sender.steps_of(run_id, set(named))
+        new = {key: value for key, value in named.items() if (key, step) not in seen}
         if new:
             self._put(metric_entry(run_id, new, step, milliseconds or _now_ms()))
             seen.update((key, step) for key in new)
         return len(new)
+
+    def _named(self, run_id: str, names: dict[str, str], values: Mapping[str, float]) -> dict[str, float]:
+        """`values` under names that MLflow takes; other names stand in an artifact, and what is no number is left out."""
+        found: dict[str, float] = {}
+        changed = False
+        for name, value in values.items():
+            try:
+                number = float(value)
+            except (TypeError, ValueError, OverflowError):
+                self._say(f"The metric {name!r} is no number ({str(value)[:40]!r}): it is left out")
+                continue
+            key = metric_name(name, names)
+            changed |= key != name and key not in names
+            names[key] = name
+            found[key] = number
+        if changed:
+            self.artifact_json(run_id, METRIC_NAMES, {key: name for key, name in names.items() if key != name})
+        return found
 
     def system(self, run_id: str, node: str, values: Mapping[str, float], at: float) -> None:
         """Log what a node was busy with at `at`, in seconds since 1970; the step is the seconds since the run was started."""

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from crossmesh.files import locked
@@ -194,6 +195,10 @@ class Writer:
                 if not _for_good(error):
                     raise
                 refused = error
+        if len(entries[0].body) > 1 and entries[0].kind == "metrics":  # One of them is refused: the others are not lost for it.
+            for value in entries[0].body:
+                self._send([replace(entries[0], body=[value])], again=True)
+            return 1
         kept = self._folder / "refused.jsonl"
         with kept.open("ab") as stream:
             stream.write(entries[0].line())

@@ -52,3 +52,13 @@ def test_damage_before_the_last_line_is_reported(tmp_path):
     path.write_bytes(lines[0] + b"{]\n" + lines[2])
     with pytest.raises(InputError, match="is damaged"):
         SampleFile(path, IDENTITY)
+
+
+def test_half_characters_and_line_separators_of_every_kind_come_back(tmp_path):
+    path = tmp_path / "samples.jsonl"
+    odd = [Sample("p\u2028\x85", index, 7, text, "stop", 3, 4) for index, text in enumerate(("\ud835", "a\x0bb\x0cc\x85d\u2029e\rf\x1cg"))]
+    with SampleFile(path, {**IDENTITY, "model": "m\ud835"}) as kept:
+        for one in odd:
+            kept.append(one)
+    with SampleFile(path, {**IDENTITY, "model": "m\ud835"}) as kept:
+        assert list(kept.samples.values()) == odd

@@ -4,10 +4,11 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
+from mlflow.utils.validation import _validate_metric_name
 
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import StorageSpec
-from crossmesh.track.flatten import KEY_LIMIT, PARAM_LIMIT, flatten, split_long
+from crossmesh.track.flatten import KEY_LIMIT, PARAM_LIMIT, flatten, metric_name, split_long
 
 
 @dataclass(frozen=True)
@@ -68,3 +69,30 @@ def test_every_key_and_value_is_within_limits(value):
     for key, text in flatten(value).items():
         assert 0 < len(key) <= KEY_LIMIT
         assert isinstance(text, str)
+
+
+def test_metrics_have_names_that_mlflow_takes():
+    plain = ("loss", "eval/hard/pass_at_1", "system/node 1/cpu:0", "précision", "a.b-c")
+    assert [metric_name(name, {}) for name in plain] == list(plain)
+    odd = {
+        "hit@1": "hit_1",
+        "acc%": "acc_",
+        "/a": "_/a",
+        "a//b": "a/_/b",
+        "a/": "a/_",
+        "a/../b": "a/__/b",
+        "": "_",
+        "a\n": "a_",
+        "\ud835": "_",
+    }
+    assert {name: metric_name(name, {}) for name in odd} == odd
+    assert metric_name("hit#1", {"hit_1": "hit@1"}).startswith("hit_1_")
+    assert metric_name("hit@1", {"hit_1": "hit@1"}) == "hit_1"
+    assert metric_name("hit_1", {"hit_1": "hit@1"}).startswith("hit_1_")
+
+
+@given(st.text(st.sampled_from("a1/.@ :\n\u2028\ud835,é"), max_size=12) | st.text(min_size=240, max_size=600))
+def test_no_name_of_a_metric_is_refused(name):
+    key = metric_name(name, {})
+    _validate_metric_name(key)
+    assert len(key) <= KEY_LIMIT

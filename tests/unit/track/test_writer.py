@@ -180,3 +180,13 @@ def test_what_the_server_refuses_for_good_is_put_aside_alone(writer: Writer, ser
     assert server.got == [_step(0), _step(2), _step(3)]
     assert (tmp_path / "refused.jsonl").read_bytes() == entries[1].line() + entries[3].line()
     assert said == [f"MLflow does not take it. What is refused of this run is kept in {tmp_path / 'refused.jsonl'}; the job goes on."]
+
+
+def test_a_metric_that_is_refused_costs_itself_alone(writer: Writer, server: _Server, tmp_path: Path) -> None:
+    server.refused = "bad"
+    values = [["one", 1.0, 5, 0], ["bad", 2.0, 5, 0], ["two", 3.0, 5, 0]]
+    writer.put(Entry("r", "metrics", values))
+    writer.put(_step(1))
+    assert writer.settle(0.0)
+    assert [entry.body for entry in server.got] == [[values[0]], [values[2]], _step(1).body]
+    assert (tmp_path / "refused.jsonl").read_bytes() == Entry("r", "metrics", [values[1]]).line()
