@@ -53,7 +53,7 @@ def paper_point(**changes: Any) -> Point:
         attention="plain",
         packed=False,
         steps=1244,
-        filling=Filling(8.0, 8 * 922.0, 922.0, ((0, 500.0), (1024, 400.0))),
+        filling=Filling(8.0, 8 * 922.0, 922.0, ((0, 500.0), (1024, 400.0)), ((3072, 1.0),)),
         loss_share=1.0,
     )
     return replace(point, **changes)

@@ -141,12 +141,13 @@ def _alike(run: TrackedRun) -> tuple[str, ...]:
 
 
 def as_it_ran(point: Point, spec: ExperimentSpec, metrics: Mapping[str, float]) -> Point:
-    """`point` with the real tokens, and the sequences, that a step of the finished run of `spec` had on average."""
+    """`point` with the real tokens, the sequences and their width that a step of the finished run of `spec` had on average."""
     tokens = metrics[_TOKENS] / spec.optim.last_step
-    sequences = float(spec.batch.size)
+    computed, sequences = tokens / metrics[_EFFICIENCY], float(spec.batch.size)
     if spec.packing.mode == "step":
         together = point.micro * point.mesh.batch_ways
-        sequences = float(together * max(1, ceil(tokens / (metrics[_EFFICIENCY] * point.length) / together - 1e-6)))
+        sequences = float(together * max(1, ceil(computed / point.length / together - 1e-6)))
     mean = spec.plan.mean_tokens if spec.packing.mode == "stream" else tokens / spec.batch.size
     rows = filling(replace(spec, plan=replace(spec.plan, mean_tokens=mean, p99_tokens=0.0)), point.model.windows)
-    return replace(point, filling=replace(rows, sequences=sequences, tokens=tokens))
+    width = min(point.length, round(computed / sequences))
+    return replace(point, filling=replace(rows, sequences=sequences, tokens=tokens, widths=((width, 1.0),)))

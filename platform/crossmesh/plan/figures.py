@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from crossmesh.plan.efficiency import efficiency
 from crossmesh.plan.memory import training_memory
 from crossmesh.plan.point import Point
-from crossmesh.plan.roofline import attention_flops, loss_head_flops, lower_bound_s, matmul_flops, phases
+from crossmesh.plan.roofline import layers_flops, loss_head_flops, lower_bound_s, phases
 
 MODELLED, COMPILED = "modelled", "compiled"
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a compiler, or a trace of the step without a device, says of one micro-batch of a step on one chip."""
+    """What a compiler, or a trace of the step without a device, says of one micro-batch of full length on one chip."""
 
     by: str
     """Of which versions: `libtpu 0.0.42.1, jax 0.10.2` or `torch 2.13.0, fake tensors`."""
@@ -80,7 +80,9 @@ def figures(point: Point, compiled: Compiled | None = None, factor: float = 1.0)
     own = modelled(point)
     if compiled is None:
         return replace(own, step_s=own.step_s * factor, factor=factor)
-    least = (compiled.seconds or 0.0) * point.micro_steps
+    # It was asked about a micro-batch of full length.
+    full_s = modelled(point.at_full_length).step_s
+    least = (compiled.seconds or 0.0) * point.micro_steps * own.step_s / full_s
     bounded = least > own.step_s * factor
     return replace(
         own,
@@ -91,19 +93,18 @@ def figures(point: Point, compiled: Compiled | None = None, factor: float = 1.0)
         step_source=COMPILED if bounded else MODELLED,
         factor=1.0 if bounded else factor,
         compiled=compiled,
-        agreement=_agreement(point, own, compiled),
+        agreement=_agreement(point, own, full_s, compiled),
     )
 
 
 def micro_flops(point: Point) -> float:
-    """The model's FLOP of one micro-batch on one chip."""
-    tokens = point.micro * point.length
-    return matmul_flops(point, tokens) + attention_flops(point, tokens) + loss_head_flops(point) / point.micro_steps
+    """The model's FLOP of one micro-batch of full length on one chip."""
+    return layers_flops(point) + loss_head_flops(point) / point.micro_steps
 
 
-def _agreement(point: Point, own: Figures, compiled: Compiled) -> Agreement:
+def _agreement(point: Point, own: Figures, full_s: float, compiled: Compiled) -> Agreement:
     return Agreement(
         own.hbm_bytes / compiled.hbm_bytes if compiled.hbm_bytes else None,
         micro_flops(point) / compiled.flops if compiled.flops else None,
-        own.step_s / point.micro_steps / compiled.seconds if compiled.seconds else None,
+        full_s / point.micro_steps / compiled.seconds if compiled.seconds else None,
     )

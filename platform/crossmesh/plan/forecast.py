@@ -76,7 +76,7 @@ class Forecast:
             return None
         once = replace(self.point, remat="none", attention="flash")
         tokens = self.point.filling.tokens / self.point.mesh.batch_ways
-        share = self.point.filling.tokens / (self.point.filling.sequences * self.point.length)
+        share = self.point.filling.tokens / self.point.filling.computed
         flops = matmul_flops(once, tokens) + attention_flops(once, tokens / share) + loss_head_flops(once)
         return flops / self.figures.step_s / self.point.peak
 

@@ -4,18 +4,23 @@ Lengths are a log-normal distribution cut at the limit, which is what code and c
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 from statistics import NormalDist, fmean
 
 from crossmesh.data.packing import plan_steps
+from crossmesh.data.widths import Widths, widths_of
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.training import BatchSpec, DataSpec, OptimSpec, PackingSpec
 
 _Z99 = NormalDist().inv_cdf(0.99)
 _ROWS = 1024
 _STEPS = 32
+_WIDTHS = 8
+"""Widths that a step's time is summed over: attention grows with their square."""
 _MIXER = 389
 """A prime that does not divide `_ROWS`: puts even quantiles into an order without a trend."""
 
@@ -32,6 +37,13 @@ class Filling:
     """Mean length of a row."""
     row_pairs: tuple[tuple[int, float], ...]
     """By window (0: none): pairs of tokens that see each other within rows, per real token."""
+    widths: tuple[tuple[int, float], ...]
+    """Tokens that sequences are computed at, and the share of the micro-batches that are so wide."""
+
+    @property
+    def computed(self) -> float:
+        """Tokens that are computed, over the whole mesh; padding included."""
+        return self.sequences * sum(width * share for width, share in self.widths)
 
     def pairs(self, window: int) -> float:
         """Pairs per real token within rows under `window`."""
@@ -63,20 +75,34 @@ def filling(spec: ExperimentSpec, windows: tuple[int, ...], rows: Sequence[int] 
     lengths = tuple(rows) or row_lengths(spec.plan.mean_tokens, spec.plan.p99_tokens, spec.data.max_length)
     together = spec.micro_batch * spec.mesh_shape.batch_ways
     packing = replace(spec.packing, length=spec.sequence_length if spec.packing.mode != "none" else 0)
-    sequences, tokens = _packed(lengths, spec.data.max_length, packing, spec.batch.size, together)
-    return Filling(sequences, tokens, fmean(lengths), tuple((window, _row_pairs(lengths, window)) for window in windows))
+    sequences, tokens, widths = _packed(lengths, spec.data.max_length, packing, spec.batch.size, together, widths_of(lengths, spec))
+    return Filling(sequences, tokens, fmean(lengths), tuple((window, _row_pairs(lengths, window)) for window in windows), widths)
 
 
 @lru_cache(maxsize=4096)
-def _packed(lengths: tuple[int, ...], limit: int, packing: PackingSpec, batch: int, together: int) -> tuple[float, float]:
-    """Mean sequences, filled up to a multiple of `together`, and mean real tokens of a step."""
-    if packing.mode == "none":
-        return float(batch), batch * fmean(lengths)
-    # On one device with one sequence at a time nothing is filled up, so that `together` can be rounded to here.
-    spec = ExperimentSpec(data=DataSpec(max_length=limit), packing=packing, batch=BatchSpec(batch, 1), optim=OptimSpec(steps=_STEPS))
+def _packed(
+    lengths: tuple[int, ...], limit: int, packing: PackingSpec, batch: int, together: int, possible: Widths
+) -> tuple[float, float, tuple[tuple[int, float], ...]]:
+    """Mean sequences, filled up to a multiple of `together`, mean real tokens of a step, and `Filling.widths`."""
+    # Unpacked, every row is seen once, so that their mean is that of the rows.
+    steps = -(-min(len(lengths), _ROWS) // batch) if packing.mode == "none" else _STEPS
+    spec = ExperimentSpec(data=DataSpec(max_length=limit), packing=packing, batch=BatchSpec(batch, 1), optim=OptimSpec(steps=steps))
     plans = plan_steps(lengths, spec)
+    # On one device with one sequence at a time nothing is filled up, so that `together` can be rounded to here.
     sequences = fmean(-(-len(plan.sequences) // together) * together for plan in plans)
-    return sequences, fmean(sum(lengths[row] for row in plan.rows) for plan in plans)
+    filled = [[sum(lengths[row] for row in rows) for rows in plan.sequences] for plan in plans]
+    needed = [possible.of(max(step[start : start + together])) for step in filled for start in range(0, len(step), together)]
+    return sequences, fmean(sum(step) for step in filled), _shares(needed)
+
+
+def _shares(widths: Sequence[int]) -> tuple[tuple[int, float], ...]:
+    """At most `_WIDTHS` widths and their shares; neighbours are put together at their mean, so that the tokens stay the same."""
+    ordered = sorted(widths)
+    if len(found := Counter(ordered)) <= _WIDTHS:
+        return tuple((width, count / len(ordered)) for width, count in sorted(found.items()))
+    bounds = [len(ordered) * part // _WIDTHS for part in range(_WIDTHS + 1)]
+    parts = [ordered[low:high] for low, high in pairwise(bounds) if high > low]
+    return tuple((round(fmean(part)), len(part) / len(ordered)) for part in parts)
 
 
 @lru_cache(maxsize=256)

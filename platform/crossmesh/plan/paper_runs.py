@@ -72,7 +72,7 @@ def paper_runs(planner: Planner) -> tuple[PaperRun, ...]:
 
 def _on(run: Training, planner: Planner) -> Iterator[PaperRun]:
     # Logits of every position, padding included.
-    padded = planner.planned(replace(training_point(_as_run(run, planner)), loss_share=SEQUENCE / ROW_TOKENS))
+    padded = planner.planned(replace(training_point(_as_run(run, planner)).at_full_length, loss_share=SEQUENCE / ROW_TOKENS))
     ratio = run.sample_s / (_sample_s(padded) or math.inf)
     yield PaperRun(f"{run.hardware}, as they ran it", padded, run, padded, run.sample_s, ratio)
     for mode in ("stream", "step"):

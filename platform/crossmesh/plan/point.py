@@ -1,7 +1,7 @@
 """One point of a sweep: everything that its fit, time and price depend on, taken from a spec."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crossmesh.hardware.catalogue import Slice
 from crossmesh.hardware.chips import Chip
@@ -33,7 +33,7 @@ class Point:
     """`batch.size`."""
     micro: int
     length: int
-    """Tokens of a sequence."""
+    """Most tokens of a sequence: memory must hold a micro-batch of it; `filling` says how long they are."""
     remat: str
     attention: str
     packed: bool
@@ -62,6 +62,11 @@ class Point:
         if self.spec.dtype == "float32" and isinstance(self.slice.device, Tpu):
             return self.chip.bfloat16 / _FLOAT32_PASSES
         return self.chip.peak(self.spec.dtype) or 0.0
+
+    @property
+    def at_full_length(self) -> "Point":
+        """The same with every sequence padded to `length`."""
+        return replace(self, filling=replace(self.filling, widths=((self.length, 1.0),)))
 
     @property
     def micro_steps(self) -> float:

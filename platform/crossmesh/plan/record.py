@@ -79,6 +79,7 @@ def training_record(label: str, planned: Forecast) -> PlanRecord:
             "attention": point.attention,
             "sequences_per_step": point.filling.sequences,
             "real_tokens_per_step": point.filling.tokens,
+            "computed_tokens_per_step": point.filling.computed,
             "steps": point.steps,
         },
         fits=planned.fits,

@@ -4,7 +4,7 @@ A phase takes the longer of its products and its memory traffic, each at the sta
 weights over fsdp hides behind computation as far as stated. Pure arithmetic, well under a millisecond.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from crossmesh.plan.efficiency import Efficiency
 from crossmesh.plan.lengths import causal_pairs
@@ -57,8 +57,15 @@ class Phases:
 
 
 def phases(point: Point, factors: Efficiency) -> Phases:
-    """Time one optimizer step of `point` at `factors` of the chip's peaks."""
-    chip, mesh, steps = point.chip, point.mesh, point.micro_steps
+    """Time one optimizer step of `point` at `factors` of the chip's peaks: its micro-batches, width by width, and what is once a step."""
+    parts = [_phases(replace(point, length=width), factors, point.micro_steps * share) for width, share in point.filling.widths]
+    once = {name: parts[0].seconds[name] for name in ("loss_head", "optimizer", "data_collectives")}
+    return Phases(**({name: sum(part.seconds[name] for part in parts) for name in parts[0].seconds} | once))
+
+
+def _phases(point: Point, factors: Efficiency, steps: float) -> Phases:
+    """The phases of `steps` micro-batches of one length, and those that are once a step."""
+    chip, mesh = point.chip, point.mesh
     tokens = point.micro * point.length
     bandwidth = chip.hbm_bytes_per_s * factors.bandwidth
     weights_read = _passes(point) * base_bytes(point, 1) / bandwidth
@@ -90,9 +97,19 @@ def phases(point: Point, factors: Efficiency) -> Phases:
 
 def lower_bound_s(point: Point) -> float:
     """Seconds below which no program can compute a step: all products at peak, everything else free."""
+    return step_flops(point) / point.peak
+
+
+def step_flops(point: Point) -> float:
+    """FLOP of an optimizer step, per chip."""
+    sized = [(replace(point, length=width), share) for width, share in point.filling.widths]
+    return loss_head_flops(point) + point.micro_steps * sum(share * layers_flops(one) for one, share in sized)
+
+
+def layers_flops(point: Point) -> float:
+    """FLOP of one micro-batch of `point.length` through all layers, per chip."""
     tokens = point.micro * point.length
-    flops = point.micro_steps * (matmul_flops(point, tokens) + attention_flops(point, tokens)) + loss_head_flops(point)
-    return flops / point.peak
+    return matmul_flops(point, tokens) + attention_flops(point, tokens)
 
 
 def _passes(point: Point) -> int:
@@ -139,8 +156,7 @@ def seen_pairs(point: Point, work: LayerWork) -> float:
     if point.attention == "plain" or (point.attention == "sdpa" and (point.packed or window)):
         return length
     if point.attention in ("flex", "flash"):
-        sequences = point.filling.sequences
-        return point.filling.pairs(window) * point.filling.tokens / (sequences * length)
+        return point.filling.pairs(window) * point.filling.tokens / point.filling.computed
     return causal_pairs(length, window) / length
 
 

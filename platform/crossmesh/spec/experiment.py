@@ -99,7 +99,7 @@ class ExperimentSpec:
         """Check what spans model, adapter, packing, backend and hardware."""
         length = self.packing.length
         if length and self.packing.mode == "none":
-            raise InputError(f"packing.length={length} with packing.mode=none: unpacked rows are padded to data.max_length. Leave it out.")
+            raise InputError(f"packing.length={length} with packing.mode=none: an unpacked sequence holds one row. Leave it out.")
         if length and length < self.data.max_length:
             raise InputError(
                 f"packing.length={length} is below data.max_length={self.data.max_length}: a row of that length has no place. "

@@ -248,9 +248,9 @@ class PackingSpec:
     """How rows share the sequences of a batch, so that little of the compute is spent on padding."""
 
     mode: str = "none"
-    """`none`: one row a sequence, padded to the length. `step`: the rows of one optimizer step share sequences; what is learnt is the
-    same. `stream`: each step is `batch.size` sequences filled from the stream of rows, a token budget in place of a number of rows; its
-    own science."""
+    """`none`: one row a sequence, as wide as the longest of its micro-batch (JAX: one of four widths at
+    most). `step`: the rows of one optimizer step share sequences; what is learnt is the same. `stream`: each step is `batch.size` sequences
+    filled from the stream of rows, a token budget in place of a number of rows; its own science."""
     length: int = 0
     """Tokens of a sequence; 0: `data.max_length`."""
     window: int = 512

@@ -57,6 +57,14 @@ def test_packed_sequences_follow_from_the_efficiency() -> None:
     assert as_it_ran(training_point(on_two), on_two, metrics).filling.sequences == 4.0
 
 
+def test_a_run_counts_with_the_width_that_it_computed() -> None:
+    # A run that padded to the limit, and one that computed 1,000 tokens of each row: another factor would come of the same rate.
+    padded = as_it_ran(training_point(SPEC), SPEC, {**METRICS, "train/packing_efficiency": 922 / 3072})
+    narrow = as_it_ran(training_point(SPEC), SPEC, {**METRICS, "train/packing_efficiency": 922 / 1000})
+    assert (padded.filling.widths, narrow.filling.widths) == (((3072, 1.0),), ((1000, 1.0),))
+    assert modelled(padded).step_s > 2.5 * modelled(narrow).step_s
+
+
 def measured(*ratios: float, point: Point | None = None) -> list[Measured]:
     point = point or training_point(SPEC)
     return [Measured(f"run{index}", work_of(point), point.model.parameters, ratio) for index, ratio in enumerate(ratios)]

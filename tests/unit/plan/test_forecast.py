@@ -80,6 +80,23 @@ def test_a_compilers_memory_counts_and_its_time_is_the_least() -> None:
     assert (record.hbm_source, record.step_source, record.compiled["by"]) == ("compiled", "modelled", "libtpu")
 
 
+def test_time_follows_the_widths_and_memory_the_length() -> None:
+    full = paper_point()
+    half = replace(full, filling=replace(full.filling, widths=((1024, 0.5), (2048, 0.5))))
+    long, short = figures(full), figures(half)
+    assert short.hbm_bytes == long.hbm_bytes
+    # Products by half; attention, which computes the whole square, to (1 + 4) / 2 / 9; what is once a step stays.
+    assert short.phases["elementwise"] == pytest.approx(long.phases["elementwise"] / 2)
+    assert short.phases["attention"] == pytest.approx(long.phases["attention"] * 2.5 / 9)
+    assert short.phases["optimizer"] == long.phases["optimizer"]
+    assert short.bound_s < 0.51 * long.bound_s
+    assert half.at_full_length == full
+    # A compiler that was asked about full length says so much less of shorter ones.
+    said = Compiled("libtpu", 21.1e9, {}, None, None, 2 * long.step_s / full.micro_steps, extrapolated=False)
+    assert figures(half, said).step_s == pytest.approx(2 * short.step_s)
+    assert figures(half, said).agreement.seconds == pytest.approx(0.5)
+
+
 def test_the_models_flop_of_a_micro_batch_agree_with_xlas() -> None:
     point = paper_point(loss_share=3072 / 922)  # Logits of every position: 1.64e14 by XLA (docs/plan.md).
     assert micro_flops(point) == pytest.approx(1.64e14, rel=0.1)

@@ -55,7 +55,7 @@ def test_optimizer_and_gradients_are_float32_of_the_adapter() -> None:
 
 def test_near_the_compilers_figure_without_remat() -> None:
     # Six layers more take 3176.8 - 1819.9 MB of temporaries in the shipped compiles of 6 and 12 (v5p 2x2x1, tp=4, 1 x 3,072, splash).
-    one = Filling(1.0, 922.0, 922.0, ((0, 500.0), (1024, 400.0)))
+    one = Filling(1.0, 922.0, 922.0, ((0, 500.0), (1024, 400.0)), ((3072, 1.0),))
     point = paper_point(batch=1, filling=one, attention="splash", remat="none")
     memory = training_memory(point)
     assert memory.activations == pytest.approx(60 * (3176.8e6 - 1819.9e6) / 6, rel=0.08)
@@ -64,5 +64,5 @@ def test_near_the_compilers_figure_without_remat() -> None:
 
 def test_near_the_compilers_figure_with_remat() -> None:
     # The whole model's step, micro-batch 1 x 3,072, tp=4, remat by layer: 21.1 GB a chip.
-    one = Filling(1.0, 922.0, 922.0, ((0, 500.0), (1024, 400.0)))
+    one = Filling(1.0, 922.0, 922.0, ((0, 500.0), (1024, 400.0)), ((3072, 1.0),))
     assert training_memory(paper_point(batch=1, filling=one)).total / 1e9 == pytest.approx(21.1, rel=0.15)
