@@ -35,7 +35,7 @@ def ran(checkout: Path, storage: Path, clean_environment: dict[str, str]) -> "su
     storage.mkdir()
     trace = storage / "trace.csv"
     lines = [f"{index * 0.2},{prompt},{output}" for index, (prompt, output) in enumerate(LENGTHS)]
-    trace.write_text("\n".join(["time,prompt,answer", *lines]) + "\n", encoding="utf-8")
+    trace.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *lines]) + "\n", encoding="utf-8")
     arguments = [
         "model=tiny_llama",
         "serve.port=0",

@@ -1,7 +1,7 @@
 """The cells of a benchmark and the requests of each: pure functions of the spec, the same for the same seed.
 
 A request is when it arrives and how long prompt and answer are (`plan.batching.Request`, as the planner simulates it). What its prompt says
-is random, and told apart by an id: no two prompts of a benchmark are alike.
+is random, and told apart by ids: no two prompts of a benchmark are alike, but for those of one measurement that a trace says begin alike.
 """
 
 import math
@@ -12,11 +12,13 @@ from random import Random
 
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text
-from crossmesh.plan.arrivals import read_trace
 from crossmesh.plan.batching import Request
+from crossmesh.plan.traces import Trace, read_trace, shared_tokens
 from crossmesh.spec.bench import BURST, CONCURRENCY, RATE, TRACE, BenchSpec
 
 _ID_DIGITS = 12
+WHOLE_PROMPT = 1 << 30
+"""Tokens of a block that is a whole prompt: more than any has."""
 
 
 @dataclass(frozen=True)
@@ -93,23 +95,65 @@ def arrivals(rate: float, burstiness: float, count: int, seed: int) -> list[floa
 
 
 def _of_trace(cell: Cell, bench: BenchSpec, longest: int) -> tuple[tuple[Request, ...], tuple[str, ...]]:
-    found = read_trace(Path(bench.trace))[: cell.requests]
-    scaled = tuple(Request(one.arrival_s * bench.time_scale, _scaled(one.prompt, bench), _scaled(one.output, bench)) for one in found)
+    trace = read_trace(Path(bench.trace))
+    scaled = tuple(_scaled(one, trace, bench) for one in trace.requests[: cell.requests])
     kept = tuple(one for one in scaled if not longest or one.prompt + one.output <= longest)
     if not kept:
         raise InputError(f"bench.trace={bench.trace} has no request of at most serve.max_model_len={longest} tokens. Raise it.")
-    notes = []
+    notes = list(trace.notes)
     if len(kept) < len(scaled):
         notes.append(f"{len(scaled) - len(kept)} of the trace's {len(scaled)} requests are over serve.max_model_len={longest}: left out.")
     first = kept[0].arrival_s
-    return tuple(replace(one, arrival_s=one.arrival_s - first) for one in kept), tuple(notes)
+    block = _block(trace, bench)
+    shared = shared_tokens(kept, block) if block else [0] * len(kept)
+    if any(shared):
+        tokens = sum(one.prompt for one in kept)
+        notes.append(f"{sum(shared):,} of {tokens:,} prompt tokens are the beginning of an earlier prompt, as the trace's hashes say.")
+    return tuple(replace(one, arrival_s=one.arrival_s - first, shared=same) for one, same in zip(kept, shared, strict=True)), tuple(notes)
 
 
-def _scaled(tokens: int, bench: BenchSpec) -> int:
+def _scaled(one: Request, trace: Trace, bench: BenchSpec) -> Request:
+    """A request of a trace, faster and shorter; a hashed prompt is shortened block by block, so that equal blocks stay equal."""
+    block = _block(trace, bench)
+    prompt = (
+        one.prompt // trace.block * block + round(one.prompt % trace.block * block / trace.block) if block else _tokens(one.prompt, bench)
+    )
+    return Request(one.arrival_s * bench.time_scale, max(1, prompt), _tokens(one.output, bench), hashes=one.hashes)
+
+
+def _tokens(tokens: int, bench: BenchSpec) -> int:
     return max(1, round(tokens * bench.length_scale))
 
 
-def prompt_id(cell: Cell, bench: BenchSpec, part: str, repeat: int, index: int) -> int:
-    """What tells the prompt of a request from every other of the benchmark; `part` is `measured` or `warmup`."""
-    told = canonical_json([bench.seed, cell.name, part, repeat, index])
-    return int(digest_text(told)[:_ID_DIGITS], 16)
+def _block(trace: Trace, bench: BenchSpec) -> int:
+    """Tokens of a hashed block as it is sent; 0 where the trace has none."""
+    return _tokens(trace.block, bench) if trace.block else 0
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What the prompts of a load say: of each, ids of its blocks in order. Equal ids are equal tokens."""
+
+    ids: tuple[tuple[int, ...], ...]
+    block: int = WHOLE_PROMPT
+    """Tokens of a block; the last one of a prompt may have fewer."""
+
+
+def prompts_of(cell: Cell, bench: BenchSpec, part: str, repeat: int, requests: Sequence[Request]) -> Prompts:
+    """The prompts of `requests`; `part` is `measured` or `warmup`. What a trace hashes alike is alike within them, and nowhere else."""
+    block = _block(read_trace(Path(bench.trace)), bench) if any(one.hashes for one in requests) else 0
+    if not block:
+        return Prompts(tuple((prompt_id(cell, bench, part, repeat, index),) for index in range(len(requests))))
+    found = []
+    for index, one in enumerate(requests):
+        blocks = -(-one.prompt // block)
+        own = [f"{index}.{number}" for number in range(len(one.hashes), blocks)]  # Blocks that the trace says nothing of.
+        found.append(
+            tuple(prompt_id(cell, bench, part, repeat, told) for told in [*(f"#{hashed}" for hashed in one.hashes), *own][:blocks])
+        )
+    return Prompts(tuple(found), block)
+
+
+def prompt_id(cell: Cell, bench: BenchSpec, part: str, repeat: int, told: int | str) -> int:
+    """What tells a prompt, or a block of one, from every other of the benchmark; `told` is the index of the request, or its block."""
+    return int(digest_text(canonical_json([bench.seed, cell.name, part, repeat, told]))[:_ID_DIGITS], 16)

@@ -10,12 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from crossmesh.bench.cells import Prompts
 from crossmesh.environments import environment
 from crossmesh.errors import CrossmeshError
 from crossmesh.plan.batching import Request
 
-_WHOLE_PROMPT = 1 << 30
-"""Tokens that one id of vLLM's `timed_trace` stands for at most: more than any prompt has, so that an id is a prompt."""
 _TAIL = 2000
 
 Progress = Callable[[int, int], None]
@@ -55,17 +54,17 @@ class LoadGenerator:
             self._process.wait()
 
     def send(
-        self, target: Target, requests: Sequence[Request], ids: Sequence[int], most_in_flight: int, progress: Progress
+        self, target: Target, requests: Sequence[Request], prompts: Prompts, most_in_flight: int, progress: Progress
     ) -> dict[str, Any]:
         """Send `requests` at their times to `target` and return vLLM's times of each, in their order, in seconds.
 
-        `ids` tell prompts apart: equal ids are equal prompts. Raises `CrossmeshError` when the generator fails; a request that fails is
-        part of the result.
+        `prompts` says which of them begin alike. Raises `CrossmeshError` when the generator fails; a request that fails is part of the
+        result.
         """
         load = self._folder / "load.jsonl"
         lines = [
-            json.dumps({"timestamp": one.arrival_s, "input_length": one.prompt, "output_length": one.output, "hash_ids": [number]})
-            for one, number in zip(requests, ids, strict=True)
+            json.dumps({"timestamp": one.arrival_s, "input_length": one.prompt, "output_length": one.output, "hash_ids": ids})
+            for one, ids in zip(requests, prompts.ids, strict=True)
         ]
         self._folder.mkdir(parents=True, exist_ok=True)
         load.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -73,7 +72,7 @@ class LoadGenerator:
             *("--base-url", target.origin, "--endpoint", "/v1/completions", "--backend", "openai"),
             *("--model", target.model, "--tokenizer", str(self._tokenizer)),
             *("--dataset-name", "timed_trace", "--dataset-path", str(load), "--num-prompts", str(len(requests))),
-            *("--timed-trace-chunk-hash-size", str(_WHOLE_PROMPT), "--temperature", "0", "--save-detailed"),
+            *("--timed-trace-chunk-hash-size", str(prompts.block), "--temperature", "0", "--save-detailed"),
             *(("--max-concurrency", str(most_in_flight)) if most_in_flight else ()),
         ]
         return self._ask({"arguments": arguments, "key": target.key}, progress)

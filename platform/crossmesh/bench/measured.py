@@ -73,6 +73,11 @@ class Measurement:
         return (self.cached_tokens or 0) / self.prompt_tokens if self.prompt_tokens else 0.0
 
     @property
+    def shared_share(self) -> float:
+        """Part of the prompts' tokens that an earlier prompt begins with too, as the trace asks: a cold cache may find those."""
+        return sum(one.asked.shared for one in self.outcomes) / max(1, sum(one.asked.prompt for one in self.outcomes))
+
+    @property
     def lags_s(self) -> tuple[float, ...]:
         """How much later than planned each request was sent, the first one being on time."""
         return tuple(one.sent_s - (one.asked.arrival_s - self.outcomes[0].asked.arrival_s) for one in self.outcomes)

@@ -50,6 +50,8 @@ class Seen:
     """Requests that are answered at once."""
     cached: int = 0
     """Tokens of the prompt that came from the prefix cache, as far as is known."""
+    shared: int = 0
+    """Those that the cache may hold: an earlier prompt began with them too."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,10 @@ def flags_of(measured: Measurement, *, cold: bool, timed: bool, engines: Engines
         engines: None where their chips have no figures, as on a CPU: then physics is not asked.
     """
     flags = [*_failed(measured), *_lengths(measured), *_client(measured, timed=timed)]
-    if cold and measured.cached_share > _CACHED:
+    if cold and measured.cached_share > _CACHED + measured.shared_share:
         found, of = measured.cached_tokens, measured.prompt_tokens
-        flags.append(Flag(CACHE, f"{found:,} of {of:,} prompt tokens came from the prefix cache, which was to be empty"))
+        meant = f"; of a trace's shared beginnings it may hold {measured.shared_share:.0%}" if measured.shared_share else ""
+        flags.append(Flag(CACHE, f"{found:,} of {of:,} prompt tokens came from the prefix cache, which was to be empty{meant}"))
     if engines is not None:
         for one in seen_of(measured, engines):
             flags += [flag for flag in beyond_physics(one, engines.point) if flag not in flags]
@@ -89,20 +92,26 @@ def seen_of(measured: Measurement, engines: Engines) -> tuple[Seen, ...]:
     if not answered:
         return ()
     rate = len(answered) / measured.duration_s / engines.count
-    fastest = min(answered, key=lambda one: one.ttft_s / one.prompt)
+    fastest = min(answered, key=lambda one: one.ttft_s / max(1, one.prompt - one.asked.shared))
     steady = [one for one in answered if one.tpot_s is not None]
     mean_prompt, mean_output = (
         round(sum(sizes) / len(answered)) for sizes in zip(*((one.prompt, one.output) for one in answered), strict=True)
     )
     cached = round(measured.cached_share * fastest.prompt)
     found = [
-        Seen(fastest.prompt, fastest.output, ttft_s=fastest.ttft_s, cached=min(cached, fastest.prompt - 1)),
+        Seen(
+            fastest.prompt,
+            fastest.output,
+            ttft_s=fastest.ttft_s,
+            cached=min(cached, fastest.prompt - 1),
+            shared=min(fastest.asked.shared, fastest.prompt - 1),
+        ),
         Seen(
             mean_prompt,
             mean_output,
             requests_per_s=rate,
             in_flight=None if engines.guesses else _most_at_once(measured),
-            cached=round(measured.cached_share * mean_prompt),
+            cached=round(max(measured.cached_share, measured.shared_share) * mean_prompt),
         ),
     ]
     if steady and not engines.guesses:
@@ -116,7 +125,7 @@ def beyond_physics(seen: Seen, point: ServingPoint) -> tuple[Flag, ...]:
     peak = point.tp * point.peak
     bandwidth = point.chip.hbm_bytes_per_s
     flags = []
-    if seen.ttft_s is not None and seen.ttft_s < (bound := ttft_bound_s(point, seen.prompt)):
+    if seen.ttft_s is not None and seen.ttft_s < (bound := ttft_bound_s(point, seen.prompt, seen.shared)):
         needed = bound / seen.ttft_s
         if seen.cached and seen.ttft_s >= ttft_bound_s(point, seen.prompt, seen.cached):
             flags.append(

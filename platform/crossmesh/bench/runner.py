@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from pathlib import Path
 
-from crossmesh.bench.cells import Cell, cell_at, prompt_id, requests_of
+from crossmesh.bench.cells import Cell, Prompts, cell_at, prompts_of, requests_of
 from crossmesh.bench.endpoint import Lookups, lookups_of, reset_cache
 from crossmesh.bench.load import LoadGenerator, Progress, Target
 from crossmesh.bench.measured import Measurement
@@ -90,11 +90,11 @@ class Bench:
         target, bench = self._target(), self._bench
         origin = self._origin = self._origin or Origin(target.origin, target.key)
         origin.check()
-        ids = [prompt_id(cell, bench, _MEASURED, repeat, index) for index in range(len(requests))]
-        self._warm_up(target, cell, repeat, requests, ids)
+        prompts = prompts_of(cell, bench, _MEASURED, repeat, requests)
+        self._warm_up(target, cell, repeat, requests, prompts)
         reset = bench.cache == "cold" and reset_cache(target)
         before = lookups_of(target)
-        said = self._generator.send(target, requests, ids, cell.most_in_flight, progress)
+        said = self._generator.send(target, requests, prompts, cell.most_in_flight, progress)
         origin.check()
         looked_up = _between(before, lookups_of(target))
         seen = {
@@ -129,15 +129,15 @@ class Bench:
         results.sort(key=lambda one: one.cell.value)
         return results, Found(prompt, output, saturation(tried))
 
-    def _warm_up(self, target: Target, cell: Cell, repeat: int, requests: Sequence[Request], ids: Sequence[int]) -> None:
+    def _warm_up(self, target: Target, cell: Cell, repeat: int, requests: Sequence[Request], prompts: Prompts) -> None:
         """Send what is not counted: prompts of their own, or, for a warm cache, those that will be measured."""
         if self._bench.cache == "warm":
             first = [replace(one, arrival_s=0.0, output=1) for one in requests]
-            self._generator.send(target, first, ids, cell.most_in_flight, _unheard)
+            self._generator.send(target, first, prompts, cell.most_in_flight, _unheard)
             return
         first = [replace(one, arrival_s=0.0) for one in requests[: self._bench.warmup]]
         if first:
-            own = [prompt_id(cell, self._bench, _WARMUP, repeat, index) for index in range(len(first))]
+            own = prompts_of(cell, self._bench, _WARMUP, repeat, first)
             self._generator.send(target, first, own, cell.most_in_flight, _unheard)
 
 

@@ -10,7 +10,11 @@ from crossmesh.bench.measured import Measurement, read_measurement
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_file, digest_text, read_json, write_json
 from crossmesh.plan.batching import Request
+from crossmesh.plan.traces import FORM
 from crossmesh.spec.bench import BenchSpec
+
+_READING = 2
+"""Raised whenever a trace is read as other requests than before."""
 
 
 def identity_of(server: Mapping[str, Any], bench: BenchSpec) -> str:
@@ -24,7 +28,7 @@ def identity_of(server: Mapping[str, Any], bench: BenchSpec) -> str:
         "cache": bench.cache,
         "warmup": bench.warmup,
         "burstiness": bench.burstiness,
-        "trace": [trace_digest(bench), bench.time_scale, bench.length_scale] if bench.trace else [],
+        "trace": [trace_digest(bench), bench.time_scale, bench.length_scale, _READING] if bench.trace else [],
     }
     return digest_text(canonical_json([dict(server), asked]))
 
@@ -34,7 +38,7 @@ def trace_digest(bench: BenchSpec) -> str:
     if not bench.trace:
         return ""
     if not Path(bench.trace).is_file():
-        raise InputError(f"bench.trace={bench.trace} is no file. Give a CSV of requests.")
+        raise InputError(f"bench.trace={bench.trace} does not exist. Give {FORM}.")
     return digest_file(Path(bench.trace))
 
 
@@ -58,7 +62,7 @@ class Store:
         """Keep a measurement and return it."""
         kept = {
             "cell": asdict(cell),
-            "requests": [[one.arrival_s, one.prompt, one.output] for one in requests],
+            "requests": [[one.arrival_s, one.prompt, one.output, one.shared] for one in requests],
             "said": dict(said),
             "seen": {**seen, "notes": list(seen["notes"])},
         }

@@ -1,20 +1,17 @@
 """The requests of a load: at random times with lengths of a distribution, or those of a recorded trace."""
 
-import csv
-import math
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from random import Random
 
-from crossmesh.errors import InputError, reading
+from crossmesh.errors import InputError
 from crossmesh.plan.batching import Request
 from crossmesh.plan.lengths import log_normal
+from crossmesh.plan.traces import read_trace
 from crossmesh.spec.planning import PlanSpec
 
 MOST_REQUESTS = 200_000
 """More would take minutes to simulate."""
-_COLUMNS = 3
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,8 @@ def _length(random: Random, mean: int, p99: int) -> int:
 
 
 def _of_trace(plan: PlanSpec, longest: int) -> Load:
-    found = read_trace(Path(plan.trace))
+    trace = read_trace(Path(plan.trace))
+    found = trace.requests
     span = found[-1].arrival_s
     if plan.qps:
         # As many intervals as requests but one, so that the mean rate is the one asked for.
@@ -80,7 +78,9 @@ def _of_trace(plan: PlanSpec, longest: int) -> Load:
     kept = tuple(request for request in timely if request.prompt + request.output <= longest)
     if not kept:
         raise InputError(f"plan.trace={plan.trace} has no request of at most serve.max_model_len={longest} tokens. Raise it.")
-    notes = []
+    notes = list(trace.notes)
+    if trace.block:
+        notes.append("Prompts of the trace begin alike; what a prefix cache would save of them is not simulated.")
     if len(timely) < len(found):
         notes.append(
             f"Simulated: the first {len(timely):,} of the trace's {len(found):,} requests, those of plan.duration={plan.duration:g} s. "
@@ -91,38 +91,3 @@ def _of_trace(plan: PlanSpec, longest: int) -> Load:
         notes.append(f"{refused:,} requests of the trace are over serve.max_model_len={longest} and left out, as if refused.")
     seconds = timely[-1].arrival_s
     return Load(kept, (len(kept) - 1) / seconds if seconds else None, tuple(notes))
-
-
-def read_trace(path: Path) -> tuple[Request, ...]:
-    """The requests of a CSV in the form of Azure's inference traces: a heading, then time, prompt tokens, generated tokens.
-
-    Times are dates as ISO 8601 has them, or seconds; the first arrival becomes 0. Raises `InputError` for any other form.
-    """
-    with reading(path, "CSV: a heading, then lines of arrival time (date or seconds), tokens of the prompt, tokens of the answer"):
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            lines = [line for line in csv.reader(stream) if line][1:]
-        found = sorted((_request(number, line) for number, line in enumerate(lines, start=2)), key=lambda request: request.arrival_s)
-        if not found:
-            raise ValueError("there is no request in it")
-        first = found[0].arrival_s
-        return tuple(replace(request, arrival_s=request.arrival_s - first) for request in found)
-
-
-def _request(number: int, line: list[str]) -> Request:
-    if len(line) != _COLUMNS:
-        raise ValueError(f"line {number} has {len(line)} values")
-    time, prompt, output = line
-    request = Request(_seconds(number, time), int(prompt), int(output))
-    if request.prompt < 1 or request.output < 1:
-        raise ValueError(f"line {number} has a prompt of {prompt} and an answer of {output} tokens")
-    return request
-
-
-def _seconds(number: int, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = datetime.fromisoformat(text).timestamp()
-    if not math.isfinite(value):
-        raise ValueError(f"line {number} has the time {text}")
-    return value

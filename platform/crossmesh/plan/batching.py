@@ -24,6 +24,10 @@ class Request:
     """Tokens."""
     output: int
     """Tokens of the answer, one at least."""
+    shared: int = 0
+    """Tokens that the prompt has in common with the beginning of an earlier one."""
+    hashes: tuple[int, ...] = ()
+    """The prompt in blocks, as a trace tells them apart: equal numbers are equal tokens."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class BenchSpec:
     concurrency: tuple[int, ...] = (1, 4, 16)
     """Requests in flight (`concurrency`), each a cell."""
     trace: str = ""
-    """CSV of requests (`trace`): a heading, then arrival time (a date, or seconds), tokens of the prompt, of the answer."""
+    """Requests (`trace`): CSV or JSON lines of `arrival_s`, `prompt_tokens`, `output_tokens`, or a file of Azure, BurstGPT or Mooncake."""
     time_scale: float = 1.0
     """What a trace's arrival times are multiplied by: 0.5 plays it twice as fast."""
     length_scale: float = 1.0
@@ -88,7 +88,7 @@ class BenchSpec:
             require(getattr(self, name) >= 0, f"bench.{name}", getattr(self, name), "zero or more")
         require(0 < self.slo_share <= 1, "bench.slo_share", self.slo_share, "over 0, up to 1")
         traced = self.load == TRACE
-        require(traced == bool(self.trace), "bench.trace", self.trace, "a CSV file with bench.load=trace, empty otherwise")
+        require(traced == bool(self.trace), "bench.trace", self.trace, "a file of requests with bench.load=trace, empty otherwise")
         require(not self.search or self.load == RATE, "bench.search", self.search, f"false with bench.load={self.load}")
         web = not self.url or self.url.startswith(("http://", "https://"))
         require(web, "bench.url", self.url, "an OpenAI base URL, e.g. http://127.0.0.1:8000/v1")

@@ -59,7 +59,7 @@ class PlanSpec:
     """Requests that arrive each second (`serve`), at random times, or those of `trace` drawn closer or apart; 0: none are simulated, or
     `trace` as it is."""
     trace: str = ""
-    """CSV of requests to simulate (`serve`): a heading, then arrival time (a date, or seconds), tokens of the prompt, of the answer."""
+    """Requests to simulate (`serve`), a file as `bench.trace` takes it."""
     duration: float = 600.0
     """Seconds over which requests arrive; 0: all of `trace`."""
     seed: int = 0

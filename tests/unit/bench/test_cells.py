@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crossmesh.bench.cells import arrivals, cell_at, cells_of, prompt_id, requests_of
+from crossmesh.bench.cells import arrivals, cell_at, cells_of, prompt_id, prompts_of, requests_of
 from crossmesh.errors import InputError
 from crossmesh.spec.bench import BenchSpec
 from crossmesh.spec.compose import compose_spec
@@ -71,10 +71,51 @@ def test_a_trace_is_replayed_by_its_times_and_lengths_scaled(trace: Path) -> Non
     assert notes == ("1 of the trace's 3 requests are over serve.max_model_len=512: left out.",)
 
 
+@pytest.fixture
+def hashed(tmp_path: Path) -> Path:
+    file = tmp_path / "mooncake.jsonl"
+    file.write_text(
+        '{"timestamp": 27000, "input_length": 1100, "output_length": 52, "hash_ids": [46, 47, 48]}\n'
+        '{"timestamp": 30500, "input_length": 1030, "output_length": 26, "hash_ids": [46, 47, 99]}\n'
+        '{"timestamp": 31000, "input_length": 600, "output_length": 10, "hash_ids": [47, 46]}\n'
+    )
+    return file
+
+
+def test_prompts_of_a_hashed_trace_begin_alike_as_far_as_its_hashes_do(hashed: Path) -> None:
+    bench = BenchSpec(load="trace", trace=str(hashed), requests=3)
+    cell = cells_of(bench)[0]
+    requests, notes = requests_of(cell, bench, 0, 0)
+    assert [(one.arrival_s, one.prompt, one.output, one.shared) for one in requests] == [
+        (0.0, 1100, 52, 0),
+        (3.5, 1030, 26, 1024),
+        (4.0, 600, 10, 0),  # The same blocks in another order are another prompt.
+    ]
+    assert notes == ("1,024 of 2,730 prompt tokens are the beginning of an earlier prompt, as the trace's hashes say.",)
+    prompts = prompts_of(cell, bench, "measured", 0, requests)
+    first, second, third = prompts.ids
+    assert (prompts.block, len(first), len(second), len(third)) == (512, 3, 3, 2)
+    assert first[:2] == second[:2] == third[::-1]
+    assert first[2] != second[2]
+    # Another repeat, and the warm-up, find nothing of it in a cache.
+    others = [prompts_of(cell, bench, "measured", 1, requests), prompts_of(cell, bench, "warmup", 0, requests)]
+    assert not {*first, *second, *third} & {number for one in others for ids in one.ids for number in ids}
+
+
+def test_a_hashed_trace_is_shortened_block_by_block(hashed: Path) -> None:
+    bench = BenchSpec(load="trace", trace=str(hashed), requests=3, length_scale=0.1)
+    cell = cells_of(bench)[0]
+    requests, _ = requests_of(cell, bench, 0, 0)
+    assert [(one.prompt, one.shared) for one in requests] == [(2 * 51 + 8, 0), (2 * 51 + 1, 102), (51 + 9, 0)]
+    prompts = prompts_of(cell, bench, "measured", 0, requests)
+    assert prompts.block == 51
+    assert [len(ids) for ids in prompts.ids] == [3, 3, 2]
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"load": "trace"}, r"bench\.trace=''.*a CSV file with bench\.load=trace"),
+        ({"load": "trace"}, r"bench\.trace=''.*a file of requests with bench\.load=trace"),
         ({"load": "burst", "search": True}, r"bench\.search=True.*bench\.load=burst"),
         ({"against": "bare"}, r"bench\.against='bare'.*bench\.load=concurrency"),
         ({"qps": ()}, r"bench\.qps=\[\].*one or more"),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from crossmesh.bench.cells import Prompts
 from crossmesh.bench.load import LoadGenerator, Target
 from crossmesh.errors import CrossmeshError
 from crossmesh.plan.batching import Request
@@ -39,8 +40,8 @@ def test_one_process_sends_every_load_with_exact_lengths_and_no_key_in_sight(gen
     heard: list[tuple[int, int]] = []
     with generator as running:
         requests = [Request(0.0, 7, 3), Request(1.5, 9, 1)]
-        first = running.send(TARGET, requests, [11, 12], 0, lambda *progress: heard.append(progress))
-        second = running.send(TARGET, [Request(0.0, 5, 2)], [13], 4, lambda *progress: heard.append(progress))
+        first = running.send(TARGET, requests, Prompts(((11,), (11, 12)), 6), 0, lambda *progress: heard.append(progress))
+        second = running.send(TARGET, [Request(0.0, 5, 2)], Prompts(((13,),)), 4, lambda *progress: heard.append(progress))
     assert first["pid"] == second["pid"]
     assert heard == [(1, 2), (1, 1)]
     assert first["argv"] == ["-m", "crossmesh.bench.load_vllm"]
@@ -49,8 +50,10 @@ def test_one_process_sends_every_load_with_exact_lengths_and_no_key_in_sight(gen
     assert first["seed"] == "0"
     assert first["load"] == [
         {"timestamp": 0.0, "input_length": 7, "output_length": 3, "hash_ids": [11]},
-        {"timestamp": 1.5, "input_length": 9, "output_length": 1, "hash_ids": [12]},
+        {"timestamp": 1.5, "input_length": 9, "output_length": 1, "hash_ids": [11, 12]},
     ]
+    sizes = [one["arguments"][one["arguments"].index("--timed-trace-chunk-hash-size") + 1] for one in (first, second)]
+    assert sizes == ["6", str(1 << 30)]  # Blocks of a hashed trace; otherwise an id is a whole prompt.
     assert "--max-concurrency" not in first["arguments"]
     assert second["arguments"][-2:] == ["--max-concurrency", "4"]
     assert "the-secret-key" not in repr(TARGET)
@@ -61,4 +64,4 @@ def test_one_process_sends_every_load_with_exact_lengths_and_no_key_in_sight(gen
 )
 def test_a_generator_that_fails_or_dies_says_why(generator: LoadGenerator, prompt: int, said: str) -> None:
     with generator as running, pytest.raises(CrossmeshError, match=said):
-        running.send(TARGET, [Request(0.0, prompt, 1)], [1], 0, lambda *_: None)
+        running.send(TARGET, [Request(0.0, prompt, 1)], Prompts(((1,),)), 0, lambda *_: None)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench_parts import measurement, outcome
+from crossmesh.bench.measured import Outcome
 from crossmesh.bench.paper import judged_cells, paper_json
 from crossmesh.bench.plausible import Engines, Flag, Seen, beyond_physics, flags_of
 from crossmesh.hardware.catalogue import find_slice
@@ -102,3 +103,19 @@ def test_a_client_that_was_late_or_busy_is_flagged() -> None:
     assert kinds(*flags_of(late, cold=True, timed=True, engines=None)) == ["client"]
     assert not flags_of(late, cold=True, timed=False, engines=None)  # Nothing said when to send it.
     assert not flags_of(measurement(outcome(), outcome(sent=1.005, at=1.0)), cold=True, timed=True, engines=None)
+
+
+def test_beginnings_that_a_trace_shares_may_come_from_the_cache_and_no_more_than_those(point: ServingPoint) -> None:
+    fast = 1.05 * ttft_bound_s(point, 4096, 3072)
+    first = outcome(prompt=4096, ttft=1.0, e2e=20.0)
+    again = outcome(sent=5.0, prompt=4096, ttft=fast, e2e=20.0)
+    shared = replace(again, asked=replace(again.asked, shared=3072))
+
+    def flags(second: Outcome, found: int) -> list[str]:
+        measured = measurement(first, second, duration=25.0, prompt_tokens=8192, cached_tokens=found)
+        return kinds(*flags_of(measured, cold=True, timed=False, engines=Engines(point)))
+
+    assert flags(shared, 3072) == []
+    assert flags(shared, 6000) == ["cache_hits"]
+    assert "cache_hits" in flags(again, 3072)
+    assert flags(replace(shared, ttft_s=0.2 * fast), 3072) == ["impossible"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crossmesh.bench import runner
-from crossmesh.bench.cells import Cell, cells_of
+from crossmesh.bench.cells import Cell, Prompts, cells_of
 from crossmesh.bench.endpoint import Lookups, read_lookups
 from crossmesh.bench.gate_cost import gate_cost
 from crossmesh.bench.load import Progress, Target
@@ -31,11 +31,11 @@ class Generator:
     """Answers every request after `ttft` and in `ttft` + 1 s; one of each load fails from repeat `fails` on."""
 
     def __init__(self, ttft: float = 0.25, *, failing: bool = False) -> None:
-        self.sent: list[tuple[Sequence[Request], Sequence[int], int]] = []
+        self.sent: list[tuple[Sequence[Request], Prompts, int]] = []
         self._ttft, self._failing = ttft, failing
 
-    def send(self, target: Target, requests: Sequence[Request], ids: Sequence[int], most: int, progress: Progress) -> dict[str, Any]:
-        self.sent.append((requests, ids, most))
+    def send(self, target: Target, requests: Sequence[Request], prompts: Prompts, most: int, progress: Progress) -> dict[str, Any]:
+        self.sent.append((requests, prompts, most))
         progress(len(requests), len(requests))
         count = len(requests)
         errors = ["Too Many Requests" if self._failing and index == 0 else "" for index in range(count)]
@@ -75,7 +75,7 @@ def test_a_measurement_is_warmed_up_with_other_prompts_on_an_empty_cache(tmp_pat
     result = bench_of(spec, tmp_path, generator).result(cells_of(spec)[0], unheard)
     assert [len(requests) for requests, _, _ in generator.sent] == [3, 8, 3, 8]
     assert {most for _, _, most in generator.sent} == {4}
-    everything = [one for _, ids, _ in generator.sent for one in ids]
+    everything = [one for _, prompts, _ in generator.sent for one in prompts.ids]
     assert len(set(everything)) == len(everything)
     assert len(caches) == 2
     assert result.comparable
@@ -87,7 +87,7 @@ def test_a_warm_cache_has_seen_every_prompt(tmp_path: Path, caches: list[Target]
     spec, generator = BenchSpec(load="burst", requests=4, repeats=1, cache="warm"), Generator()
     bench_of(spec, tmp_path, generator).result(cells_of(spec)[0], unheard)
     (first, before, _), (_, measured, _) = generator.sent
-    assert list(before) == list(measured)
+    assert before == measured
     assert {one.output for one in first} == {1}
     assert not caches
 
@@ -171,7 +171,7 @@ def test_a_trace_is_known_by_what_it_holds_and_how_it_is_played(tmp_path: Path) 
     assert identity("one") == identity("copy")
     assert len({identity("one"), identity("other"), identity("one", time_scale=2.0), identity("one", length_scale=2.0)}) == 4
     assert trace_digest(BenchSpec()) == ""
-    with pytest.raises(InputError, match=r"bench\.trace=.*gone\.csv is no file"):
+    with pytest.raises(InputError, match=r"bench\.trace=.*gone\.csv does not exist"):
         identity("gone")
 
 

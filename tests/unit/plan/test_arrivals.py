@@ -1,13 +1,12 @@
 """Requests of a load: rates, lengths, and what is said of a trace."""
 
-import os
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 
 from crossmesh.errors import InputError
-from crossmesh.plan.arrivals import load_of, read_trace
+from crossmesh.plan.arrivals import load_of
 from crossmesh.spec.planning import PlanSpec
 
 TRACE = (
@@ -50,17 +49,6 @@ def test_nothing_asked_nothing_simulated() -> None:
     assert load_of(PlanSpec(workload="serve"), 1000) is None
 
 
-def test_a_trace_is_ordered_and_starts_at_zero(trace: Path) -> None:
-    requests = read_trace(trace)
-    assert [(one.arrival_s, one.prompt, one.output) for one in requests] == [(0.0, 374, 44), (4.0, 396, 109), (10.0, 9000, 5)]
-
-
-def test_seconds_will_do_as_times(tmp_path: Path) -> None:
-    path = tmp_path / "trace.csv"
-    path.write_text("time,prompt,answer\n1.5,10,2\n3.5,11,3\n\n")
-    assert [(one.arrival_s, one.prompt) for one in read_trace(path)] == [(0.0, 10), (2.0, 11)]
-
-
 def test_what_of_a_trace_is_left_out_is_said(trace: Path) -> None:
     whole = load_of(PlanSpec(trace=str(trace), duration=0.0), 20_000)
     assert (len(whole.requests), whole.qps, whole.notes) == (3, 0.2, ())
@@ -71,27 +59,19 @@ def test_what_of_a_trace_is_left_out_is_said(trace: Path) -> None:
     assert "the first 2 of the trace's 3 requests" in first.notes[0]
 
 
+def test_what_a_cache_would_save_is_said_and_not_simulated(tmp_path: Path) -> None:
+    path = tmp_path / "mooncake.jsonl"
+    row = '{"timestamp": %d, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}\n'
+    path.write_text(row % 1000 + row % 2000)
+    load = load_of(PlanSpec(trace=str(path), duration=0.0), 1000)
+    assert [one.arrival_s for one in load.requests] == [0.0, 1.0]
+    assert load.notes == ("Prompts of the trace begin alike; what a prefix cache would save of them is not simulated.",)
+
+
 def test_a_rate_draws_a_trace_closer(trace: Path) -> None:
     load = load_of(PlanSpec(trace=str(trace), qps=2.0, duration=0.0), 20_000)
     assert [one.arrival_s for one in load.requests] == pytest.approx([0.0, 0.4, 1.0])
     assert load.qps == pytest.approx(2.0)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("a,b,c\n", "there is no request in it"),
-        ("a,b,c\n1,2\n", "line 2 has 2 values"),
-        ("a,b,c\n1,2,0\n", "line 2 has a prompt of 2 and an answer of 0"),
-        ("a,b,c\nnan,2,1\n", "line 2 has the time nan"),
-        ("a,b,c\nsoon,2,1\n", "soon"),
-    ],
-)
-def test_a_damaged_trace_is_named(tmp_path: Path, text: str, said: str) -> None:
-    path = tmp_path / "bad.csv"
-    path.write_text(text)
-    with pytest.raises(InputError, match=said):
-        read_trace(path)
 
 
 def test_loads_that_cannot_be() -> None:
@@ -105,11 +85,3 @@ def test_loads_that_cannot_be() -> None:
         PlanSpec(qps=1.0, requests=8)
     with pytest.raises(InputError, match=r"plan.duration=0"):
         PlanSpec(qps=1.0, duration=0.0)
-
-
-@pytest.mark.skipif("CROSSMESH_TEST_DATA" not in os.environ, reason="needs CROSSMESH_TEST_DATA")
-def test_the_azure_trace() -> None:
-    requests = read_trace(Path(os.environ["CROSSMESH_TEST_DATA"]) / "traces" / "AzureLLMInferenceTrace_conv.csv")
-    assert len(requests) == 19_366
-    assert fmean(one.prompt for one in requests) == pytest.approx(1154.7, abs=0.1)
-    assert requests[-1].arrival_s == pytest.approx(3501.72, abs=0.01)
