@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from crossmesh.interpreter import require_packages
 
 require_packages()
 
-from crossmesh.cluster import ray_session, require_chips
+from crossmesh.cluster import ray_session, require_chips, users_cluster
 from crossmesh.console import Console
 from crossmesh.plan.gate import announced, gate_training
 from crossmesh.plan.planner import own_planner
@@ -52,8 +53,9 @@ def run(job: Job[FinetuneKeys]) -> None:
     tracker = Tracker(spec.tracking, spec.storage, console.say)
     if planned := gate_training(spec, own_planner(spec, tracker)):
         console.say(announced(spec, planned))
-    with ray_session(spec.storage):
-        require_chips(spec.hardware.slice.device, spec.hardware.slice.device.chip_count())
+    device = spec.hardware.slice.device
+    require_chips(device, device.chip_count())
+    with ray_session(spec.storage) if users_cluster() else nullcontext():  # A local one starts when something needs it.
         with console.stage(f"model: {spec.model.weights}"):
             model = fetch(spec)
         with console.stage(f"data: {spec.data.source}"):

@@ -17,17 +17,18 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any, TypeVar
 
 import ray
 from ray._private import ray_constants, services
+from ray._private.accelerators import get_accelerator_manager_for_resource
 
+from crossmesh.console import Console
 from crossmesh.environments import WorkerEnvironment, environment
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.hardware.devices import Cpu, Device, Gpu
 from crossmesh.leftovers import clear, end_processes, guarded
-from crossmesh.signals import signal_handlers
+from crossmesh.signals import signal_handlers, terminate_like_interrupt
 from crossmesh.spec.services import StorageSpec
 
 _Result = TypeVar("_Result")
@@ -66,7 +67,7 @@ def ray_session(storage: StorageSpec) -> Iterator[Session]:
         yield Session(ray.get_runtime_context().gcs_address, False, None)
         return
     address = users_cluster()
-    with _existing(address) if address else _local(storage) as session, _terminate_like_interrupt():
+    with _existing(address) if address else _local(storage) as session, terminate_like_interrupt():
         yield session
 
 
@@ -77,14 +78,14 @@ def users_cluster() -> str | None:
 
 
 def require_chips(device: Device, chips: int) -> None:
-    """Raise `InputError` when this is a local Ray on a machine with fewer than `chips` of `device`: they would be waited for without end.
+    """Raise `InputError` when Ray will be local and this machine has fewer than `chips` of `device`: they would be waited for without end.
 
-    A cluster of the user's may still grow, so there nothing is said.
+    Needs no Ray yet. A cluster of the user's may still grow, so there nothing is said.
     """
     if isinstance(device, Cpu) or users_cluster() is not None:
         return
     kind = "GPU" if isinstance(device, Gpu) else "TPU"
-    found = int(ray.cluster_resources().get(kind, 0))
+    found = int(ray.cluster_resources().get(kind, 0)) if ray.is_initialized() else _chips_here(kind)
     if found < chips:
         raise InputError(
             f"hardware: {kind} chips asked for: {chips} ({device.chip}); this machine has {found}. Set RAY_ADDRESS to a Ray cluster "
@@ -92,9 +93,17 @@ def require_chips(device: Device, chips: int) -> None:
         )
 
 
+def _chips_here(kind: str) -> int:
+    """Chips that a local Ray will find: those of this machine that this process may see."""
+    manager = get_accelerator_manager_for_resource(kind)
+    there, visible = int(manager.get_current_node_num_accelerators()), manager.get_current_process_visible_accelerator_ids()
+    return there if visible is None else min(there, len(visible))
+
+
 @contextmanager
 def _existing(address: str) -> Iterator[Session]:
     """Connect to the user's cluster; leave it running."""
+    Console().say(f"connecting to Ray at {address}")
     host = _answering_host(_found(address) if address == "auto" else address)
     try:
         # Ray would replace a loopback address by another one of this host, on which a loopback-only cluster does not listen.
@@ -155,6 +164,7 @@ def _no_token(address: str) -> InputError:
 @contextmanager
 def _local(storage: StorageSpec) -> Iterator[Session]:
     """Start Ray on this machine; end it and every process of it."""
+    Console().say("starting Ray on this machine")
     secure_token()
     tempfile.gettempdir()  # Python remembers the first answer: for this process it stays the user's, beyond the session.
     folder = Path(tempfile.mkdtemp(prefix="cm-", dir="/tmp"))  # Unix sockets in it must stay under 108 characters.
@@ -337,16 +347,6 @@ def _variables(values: dict[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-
-
-def _interrupt(number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
-
-
-@contextmanager
-def _terminate_like_interrupt() -> Iterator[None]:
-    with signal_handlers({signal.SIGTERM: _interrupt}):
-        yield
 
 
 @contextmanager

@@ -26,6 +26,17 @@ def signal_handlers(handlers: dict[signal.Signals, Any]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def terminate_like_interrupt() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` for SIGTERM within the block, as Ctrl-C does, so that both end a job the same way."""
+    with signal_handlers({signal.SIGTERM: _interrupt}):
+        yield
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
 def run_async(main: Coroutine[Any, Any, _Result]) -> _Result:
     """As `asyncio.run`; a signal that comes while the loop is made is handled once it is: of half a loop Python prints a traceback."""
     runner = asyncio.Runner()

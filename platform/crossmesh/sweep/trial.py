@@ -6,13 +6,14 @@ and how it steps is `train/`.
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from crossmesh.adapters.continuing import Start, find_start, modules_of
 from crossmesh.adapters.peft_config import AdapterConfig
-from crossmesh.cluster import call_worker
+from crossmesh.cluster import call_worker, ray_session, users_cluster
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.lengths import LengthStatistics
 from crossmesh.data.packing import plan_steps
@@ -25,7 +26,7 @@ from crossmesh.hardware.devices import Tpu
 from crossmesh.models.families import read_architecture
 from crossmesh.models.lora import LoraModule, largest_rank
 from crossmesh.models.placement import Placement, place
-from crossmesh.models.weights import ModelFolder, fetch_model
+from crossmesh.models.weights import ConversionNeededError, ModelFolder, fetch_model
 from crossmesh.plan.forecast import Forecast
 from crossmesh.plan.gate import gate_point
 from crossmesh.plan.planner import own_planner
@@ -122,10 +123,14 @@ def cache_folder(spec: ExperimentSpec) -> Path:
 
 
 def fetch(spec: ExperimentSpec) -> ModelFolder:
-    """Make the base model a local folder, in a training worker: some sources need torch once, which TPU hosts do without."""
-    device = spec.hardware.slice.device
-    kind = "train/jax" if isinstance(device, Tpu) else "train/torch"
-    return call_worker(kind, device, fetch_model, spec.model, cache_folder(spec))
+    """Make the base model a local folder: here where Ray is this machine's, without Ray; on a cluster, or with torch, in a worker."""
+    device, cache = spec.hardware.slice.device, cache_folder(spec)
+    if users_cluster() is None:
+        with suppress(ConversionNeededError):
+            return fetch_model(spec.model, cache, convert=False)
+    with ray_session(spec.storage):
+        kind = "train/jax" if isinstance(device, Tpu) else "train/torch"  # TPU hosts have no torch.
+        return call_worker(kind, device, fetch_model, spec.model, cache)
 
 
 def read_data(spec: ExperimentSpec, model: ModelFolder) -> Dataset:

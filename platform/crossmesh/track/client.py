@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -115,6 +116,22 @@ def tracking_place(tracking: TrackingSpec, storage: StorageSpec) -> TrackingPlac
     return TrackingPlace(tracking.uri, artifacts if scheme in _DATABASES else None)
 
 
+class LazyClient:
+    """An `MlflowClient` that is opened when it is first used: importing MLflow takes seconds, and a local store is read without it."""
+
+    def __init__(self, place: TrackingPlace) -> None:
+        self._place = place
+        self._opening = threading.Lock()
+        self._opened: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the client has."""
+        with self._opening:
+            if self._opened is None:
+                self._opened = open_client(self._place)
+        return getattr(self._opened, name)
+
+
 def open_client(place: TrackingPlace) -> Any:
     """Return an `MlflowClient` for `place`; a fresh sqlite file is made first, by one process however many come at once."""
     for name, value in PROCESS_ENVIRONMENT.items():
@@ -165,12 +182,16 @@ def run_exists(client: Any, run_id: str) -> bool:
 @contextmanager
 def translated(place: TrackingPlace, action: str) -> Iterator[None]:
     """Turn what MLflow raises while we `action` into one `TrackingError`."""
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
     try:
         yield
-    except (MlflowException, SQLAlchemyError, OSError, ImportError) as error:
+    except TrackingError:
+        raise
+    except Exception as error:
+        from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
+
+        if not isinstance(error, MlflowException | SQLAlchemyError | OSError | ImportError):
+            raise
         raise TrackingError(f"Could not {action} at MLflow, {place.shown}: {reason(error)}. {_remedy(place, error)}") from error
 
 

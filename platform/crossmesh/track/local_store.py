@@ -16,6 +16,7 @@ from typing import Any
 from crossmesh.track.client import TrackingError
 
 _TABLES = {
+    "experiments": {"experiment_id", "name", "lifecycle_stage"},
     "runs": {"run_uuid", "name", "status", "start_time", "lifecycle_stage", "experiment_id"},
     "tags": {"run_uuid", "key", "value"},
     "params": {"run_uuid", "key", "value"},
@@ -71,6 +72,18 @@ class LocalStore:
         """`database`: the file; it is opened anew, read-only, for every question."""
         self._database = database
         self._known: bool | None = None
+
+    def experiment(self, name: str) -> str | None:
+        """The id of the active experiment of this name; None where there is none, or where the file is not as it is known here."""
+        try:
+            with closing(self._opened()) as store:
+                if not self._understood(store):
+                    return None
+                query = "SELECT experiment_id FROM experiments WHERE name = ? AND lifecycle_stage = 'active'"
+                row = store.execute(query, (name,)).fetchone()
+        except sqlite3.Error:
+            return None
+        return str(row[0]) if row else None
 
     def search(self, experiment: str, wanted: Wanted, limit: int = 0) -> tuple[LocalRun, ...] | None:
         """The active runs of an experiment that are `wanted`, newest first; None where the file is not as it is known here."""

