@@ -13,18 +13,10 @@ require_packages()
 
 from rich.console import Console as RichConsole
 
-from crossmesh.bench.paper import paper_json, paper_table
 from crossmesh.console import Console
-from crossmesh.pipeline.benchmark import benchmark
-from crossmesh.pipeline.benchmark_bare import benchmark_bare
-from crossmesh.pipeline.benchmark_sweep import Benchmarking
-from crossmesh.plan.gate import gate_serving
-from crossmesh.plan.planner import own_planner
 from crossmesh.spec.command_line import command
 from crossmesh.spec.compose import Job, SweptJob, run_job
 from crossmesh.spec.sweep import SweepKeys
-from crossmesh.sweep.driver import run_sweep
-from crossmesh.sweep.request import request_of
 
 
 @dataclass(frozen=True)
@@ -34,6 +26,12 @@ class BenchmarkKeys(SweepKeys):
 
 def run(job: Job[BenchmarkKeys]) -> None:
     """Measure, show, and say where the files are; what was measured before is not measured again."""
+    from crossmesh.bench.paper import paper_json, paper_table
+    from crossmesh.pipeline.benchmark import benchmark
+    from crossmesh.pipeline.benchmark_bare import benchmark_bare
+    from crossmesh.plan.gate import gate_serving
+    from crossmesh.plan.planner import own_planner
+
     spec, console, out = job.spec, Console(), RichConsole(highlight=False)
     if spec.bench.report:
         console.finish(lambda: out.print(paper_table()), paper_json(), job.keys.output)
@@ -47,8 +45,12 @@ def run(job: Job[BenchmarkKeys]) -> None:
 
 def sweep(points: Sequence[SweptJob[BenchmarkKeys]]) -> None:
     """Measure at every point (`-m`), one server after another, and show them together."""
+    from crossmesh.pipeline.benchmark_sweep import Benchmarking
+    from crossmesh.sweep.driver import run_sweep
+    from crossmesh.sweep.request import request_of
+
     run_sweep(request_of("benchmark", points, lambda _: False), Benchmarking(), command("python jobs/benchmark.py", sys.argv[1:]))
 
 
 if __name__ == "__main__":
-    run_job("benchmark", BenchmarkKeys, run, Path(__file__).resolve().parents[1] / "conf", sweep=sweep)
+    run_job("benchmark", BenchmarkKeys, run, Path(__file__).resolve().parents[1] / "conf", sweep=sweep, slow=True)

@@ -14,8 +14,6 @@ from rich.console import Console as RichConsole
 
 from crossmesh.console import Console
 from crossmesh.errors import CrossmeshError, require_choice
-from crossmesh.pipeline.evaluation_job import evaluate, judge_task, values_of
-from crossmesh.pipeline.evaluation_tables import paper_json, render_evaluations, render_paper, render_references
 from crossmesh.spec.compose import Job, JobKeys, run_job
 
 
@@ -38,6 +36,9 @@ class EvaluateKeys(JobKeys):
 
 def run(job: Job[EvaluateKeys]) -> None:
     """Evaluate, compare and show."""
+    from crossmesh.pipeline.evaluation_job import evaluate, judge_task, values_of
+    from crossmesh.pipeline.evaluation_tables import paper_json, render_evaluations, render_paper, render_references
+
     spec, keys, console, out = job.spec, job.keys, Console(), RichConsole(highlight=False)
     if keys.report:
         console.finish(lambda: out.print(render_paper()), paper_json(), keys.output)
@@ -53,4 +54,4 @@ def run(job: Job[EvaluateKeys]) -> None:
 
 
 if __name__ == "__main__":
-    run_job("evaluate", EvaluateKeys, run, Path(__file__).resolve().parents[1] / "conf")
+    run_job("evaluate", EvaluateKeys, run, Path(__file__).resolve().parents[1] / "conf", slow=True)

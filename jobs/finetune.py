@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,21 +11,11 @@ from crossmesh.interpreter import require_packages
 
 require_packages()
 
-from crossmesh.cluster import ray_session, require_chips, users_cluster
 from crossmesh.console import Console
-from crossmesh.plan.gate import announced, gate_training
-from crossmesh.plan.planner import own_planner
 from crossmesh.spec.command_line import command
 from crossmesh.spec.compose import Job, SweptJob, run_job
 from crossmesh.spec.repeats import check_repeats
 from crossmesh.spec.sweep import SweepKeys
-from crossmesh.sweep.driver import run_sweep
-from crossmesh.sweep.repeat import Repeats, add_repeats
-from crossmesh.sweep.request import request_of
-from crossmesh.sweep.training import Training, values_of
-from crossmesh.sweep.trial import fetch, prepare, run_trial
-from crossmesh.track.tracker import Tracker
-from crossmesh.train.launch import check_trainable
 
 
 @dataclass(frozen=True)
@@ -48,14 +37,22 @@ class FinetuneKeys(SweepKeys):
 
 def run(job: Job[FinetuneKeys]) -> None:
     """Plan, fetch the base, prepare the data, train, and say where the adapter is, or with `lora.rank=0` the whole model."""
+    from crossmesh.cluster import cluster_session, require_chips
+    from crossmesh.plan.gate import announced, gate_training
+    from crossmesh.plan.planner import own_planner
+    from crossmesh.sweep.repeat import add_repeats
+    from crossmesh.sweep.training import values_of
+    from crossmesh.sweep.trial import fetch, prepare, run_trial
+    from crossmesh.track.tracker import Tracker
+    from crossmesh.train.launch import check_trainable
+
     spec, console = job.spec, Console()
     check_trainable(spec)
     tracker = Tracker(spec.tracking, spec.storage, console.say)
     if planned := gate_training(spec, own_planner(spec, tracker)):
         console.say(announced(spec, planned))
-    device = spec.hardware.slice.device
-    require_chips(device, device.chip_count())
-    with ray_session(spec.storage) if users_cluster() else nullcontext():  # A local one starts when something needs it.
+    require_chips(spec.hardware.slice.device, spec.hardware.slice.device.chip_count())
+    with cluster_session(spec.storage):
         with console.stage(f"model: {spec.model.weights}"):
             model = fetch(spec)
         with console.stage(f"data: {spec.data.source}"):
@@ -71,6 +68,11 @@ def run(job: Job[FinetuneKeys]) -> None:
 
 def sweep(points: Sequence[SweptJob[FinetuneKeys]]) -> None:
     """Fine-tune at every point (`-m`), and show them together."""
+    from crossmesh.sweep.driver import run_sweep
+    from crossmesh.sweep.repeat import Repeats
+    from crossmesh.sweep.request import request_of
+    from crossmesh.sweep.training import Training
+
     request = request_of("finetune", points, lambda keys: keys.force)
     keys = next((point.job.keys for point in points if isinstance(point.job, Job)), FinetuneKeys())
     then = Repeats(keys.repeats, keys.repeat_steps) if keys.repeats else None
@@ -78,4 +80,4 @@ def sweep(points: Sequence[SweptJob[FinetuneKeys]]) -> None:
 
 
 if __name__ == "__main__":
-    run_job("finetune", FinetuneKeys, run, Path(__file__).resolve().parents[1] / "conf", sweep=sweep)
+    run_job("finetune", FinetuneKeys, run, Path(__file__).resolve().parents[1] / "conf", sweep=sweep, slow=True)

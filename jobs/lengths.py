@@ -10,15 +10,9 @@ from crossmesh.interpreter import require_packages
 
 require_packages()
 
-from crossmesh.cluster import ray_session
 from crossmesh.console import Console
-from crossmesh.data.packing import efficiencies
-from crossmesh.data.served import dropped_text
-from crossmesh.data.shown import page, segments, terminal
 from crossmesh.errors import require
-from crossmesh.files import write_text
 from crossmesh.spec.compose import Job, JobKeys, run_job
-from crossmesh.sweep.trial import fetch, own_tokenizer, read_data
 
 
 @dataclass(frozen=True)
@@ -36,8 +30,14 @@ class LengthsKeys(JobKeys):
 
 def run(job: Job[LengthsKeys]) -> None:
     """Tokenize the rows and print mean, percentiles, the share that each limit keeps, and packing efficiency over the spec's steps."""
+    from crossmesh.data.packing import efficiencies
+    from crossmesh.data.served import dropped_text
+    from crossmesh.data.shown import page, segments, terminal
+    from crossmesh.files import write_text
+    from crossmesh.sweep.trial import fetch, own_tokenizer, read_data
+
     spec, console = job.spec, Console()
-    with ray_session(spec.storage), console.stage(f"data: {spec.data.source}"):
+    with console.stage(f"data: {spec.data.source}"):
         model = fetch(spec)
         data = read_data(spec, model)
         tokenizer = own_tokenizer(spec, model)
@@ -70,4 +70,4 @@ def run(job: Job[LengthsKeys]) -> None:
 
 
 if __name__ == "__main__":
-    run_job("lengths", LengthsKeys, run, Path(__file__).resolve().parents[1] / "conf")
+    run_job("lengths", LengthsKeys, run, Path(__file__).resolve().parents[1] / "conf", slow=True)

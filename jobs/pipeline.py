@@ -12,17 +12,12 @@ require_packages()
 
 from rich.console import Console as RichConsole
 
-from crossmesh.cluster import ray_session
 from crossmesh.console import Console
 from crossmesh.errors import require, require_choice
-from crossmesh.pipeline.experiment import check_experiment, run_experiment
-from crossmesh.report.tables import print_report
 from crossmesh.spec.command_line import command
 from crossmesh.spec.compose import Job, JobKeys, run_job
 from crossmesh.spec.repeats import check_repeats
 from crossmesh.spec.training import BACKENDS
-from crossmesh.sweep.repeat import Repeats
-from crossmesh.track.tracker import Tracker
 
 
 @dataclass(frozen=True)
@@ -53,6 +48,12 @@ class PipelineKeys(JobKeys):
 
 def run(job: Job[PipelineKeys]) -> None:
     """Run the experiment and print its table."""
+    from crossmesh.cluster import ray_session
+    from crossmesh.pipeline.experiment import check_experiment, run_experiment
+    from crossmesh.report.tables import print_report
+    from crossmesh.sweep.repeat import Repeats
+    from crossmesh.track.tracker import Tracker
+
     spec, keys, console = job.spec, job.keys, Console()
     tracker = Tracker(spec.tracking, spec.storage, console.say)
     output = Path(keys.folder).absolute() / spec.name
@@ -71,4 +72,4 @@ def run(job: Job[PipelineKeys]) -> None:
 
 
 if __name__ == "__main__":
-    run_job("pipeline", PipelineKeys, run, Path(__file__).resolve().parents[1] / "conf")
+    run_job("pipeline", PipelineKeys, run, Path(__file__).resolve().parents[1] / "conf", slow=True)

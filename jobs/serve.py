@@ -13,12 +13,7 @@ from crossmesh.interpreter import require_packages
 
 require_packages()
 
-from crossmesh.cluster import ray_session, users_cluster
 from crossmesh.console import Console
-from crossmesh.pipeline.serving import change_keys, serve_until_interrupted
-from crossmesh.plan.gate import gate_serving
-from crossmesh.plan.planner import own_planner
-from crossmesh.serve.applications import check_local_port
 from crossmesh.spec.compose import Job, JobKeys, run_job
 
 
@@ -34,6 +29,12 @@ class ServeKeys(JobKeys):
 
 def run(job: Job[ServeKeys]) -> None:
     """Plan, start the server, say where it is, and wait; or make or take back a key."""
+    from crossmesh.cluster import ray_session, users_cluster
+    from crossmesh.pipeline.serving import change_keys, serve_until_interrupted
+    from crossmesh.plan.gate import gate_serving
+    from crossmesh.plan.planner import own_planner
+    from crossmesh.serve.applications import check_local_port
+
     if job.keys.add_key or job.keys.revoke_key:
         change_keys(job.spec.storage.path, job.keys.add_key, job.keys.revoke_key, Console(), job.keys.output)
         return
@@ -45,4 +46,4 @@ def run(job: Job[ServeKeys]) -> None:
 
 
 if __name__ == "__main__":
-    run_job("serve", ServeKeys, run, Path(__file__).resolve().parents[1] / "conf")
+    run_job("serve", ServeKeys, run, Path(__file__).resolve().parents[1] / "conf", slow=True)

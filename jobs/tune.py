@@ -15,17 +15,18 @@ from crossmesh.spec.compose import Job, run_job, sweep_overrides
 from crossmesh.spec.schema import known_keys
 from crossmesh.spec.sweep import compose_point, given_overrides
 from crossmesh.spec.tune import TuneKeys
-from crossmesh.sweep.driver import run_sweep
-from crossmesh.sweep.population import Population
-from crossmesh.sweep.request import Adaptive, search_request
-from crossmesh.sweep.search import TuneSearch
-from crossmesh.sweep.training import Training
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
 
 
 def run(job: Job[TuneKeys]) -> None:
     """Train at the points that the search asks for, as a sweep does, and show them together."""
+    from crossmesh.sweep.driver import run_sweep
+    from crossmesh.sweep.population import Population
+    from crossmesh.sweep.request import Adaptive, search_request
+    from crossmesh.sweep.search import TuneSearch
+    from crossmesh.sweep.training import Training
+
     spec, keys = job.spec, job.keys
     if sweep_overrides() is not None:
         raise InputError("jobs/tune.py is a sweep by itself. Leave -m out; values to try go into tune.space.")
@@ -43,4 +44,4 @@ def run(job: Job[TuneKeys]) -> None:
 
 
 if __name__ == "__main__":
-    run_job("tune", TuneKeys, run, CONF)
+    run_job("tune", TuneKeys, run, CONF, slow=True)

@@ -16,7 +16,6 @@ from rich.console import Console as RichConsole
 from crossmesh.console import Console
 from crossmesh.errors import CrossmeshError
 from crossmesh.spec.compose import Job, JobKeys, run_job
-from crossmesh.verify.checks import find_check
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,8 @@ class VerifyKeys(JobKeys):
 
 def run(job: Job[VerifyKeys]) -> None:
     """Run the check and print its verdict and figures."""
+    from crossmesh.verify.checks import find_check
+
     name, console = job.keys.check, Console()
     check = find_check(name, job.keys.runs)
     folder = job.spec.storage.path / "verify" / f"{name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"
@@ -43,4 +44,4 @@ def run(job: Job[VerifyKeys]) -> None:
 
 
 if __name__ == "__main__":
-    run_job("verify", VerifyKeys, run, Path(__file__).resolve().parents[1] / "conf")
+    run_job("verify", VerifyKeys, run, Path(__file__).resolve().parents[1] / "conf", slow=True)

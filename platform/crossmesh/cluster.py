@@ -71,6 +71,13 @@ def ray_session(storage: StorageSpec) -> Iterator[Session]:
         yield session
 
 
+@contextmanager
+def cluster_session(storage: StorageSpec) -> Iterator[None]:
+    """Keep the user's cluster connected, where one is named; a local Ray is started by what needs it, and may not be needed."""
+    with ray_session(storage) if users_cluster() else nullcontext():
+        yield
+
+
 def users_cluster() -> str | None:
     """The cluster that the user names; None for a local Ray, which `RAY_ADDRESS=local` asks for in Ray's own words."""
     address = os.environ.get("RAY_ADDRESS")

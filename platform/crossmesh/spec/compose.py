@@ -83,12 +83,15 @@ def run_job(
     conf: Path,
     refused: Callable[[InputError], bool] | None = None,
     sweep: Callable[[Sequence[SweptJob[Keys]]], None] | None = None,
+    *,
+    slow: bool = False,
 ) -> None:
     """Run `jobs/<verb>.py`: compose its configuration, check it, call `run`, and end the process with the right exit code.
 
     A `CrossmeshError` becomes its message on stderr and its exit code (`errors.py`); Ctrl-C and SIGTERM become 130. Everything else is a
     bug and keeps its traceback. `conf` is the folder of the config groups. `refused` hears why a configuration cannot be, and says
     whether it has dealt with that: a sweep over what can be goes on. `sweep` gets all points of a sweep (`-m`) together, in place of `run`.
+    With `slow` it is said at once that the job starts: what it imports and starts before it has more to say takes seconds.
     """
     register(verb, keys)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1.
@@ -111,17 +114,15 @@ def run_job(
                     raise built
                 return
             _make_root(built.spec.storage)
+            if slow:
+                _say_start(verb, built.spec.name)
             run(built)
 
     try:
         with terminate_like_interrupt():
             hydra.main(version_base="1.3", config_path=str(conf), config_name=f"job/{verb}")(task)()
             if sweep is not None and points:
-                roots = {point.job.spec.storage.root: point.job.spec.storage for point in points if isinstance(point.job, Job)}
-                with _one_message(", ".join(roots)):
-                    for storage in roots.values():
-                        _make_root(storage)
-                    sweep(points)
+                _sweep(verb, points, sweep)
     except (HydraException, OmegaConfBaseException) as error:
         _end(translate(error, keys, conf), InputError.exit_code)
     except ValueError as error:
@@ -130,6 +131,15 @@ def run_job(
         _end(no_file_name(conf), InputError.exit_code)
     except KeyboardInterrupt:
         _end("interrupted: what was done is kept; run the same command to continue", INTERRUPTED)
+
+
+def _sweep(verb: str, points: Sequence[SweptJob[Keys]], sweep: Callable[[Sequence[SweptJob[Keys]]], None]) -> None:
+    roots = {point.job.spec.storage.root: point.job.spec.storage for point in points if isinstance(point.job, Job)}
+    with _one_message(", ".join(roots)):
+        for storage in roots.values():
+            _make_root(storage)
+        _say_start(f"{verb} -m", f"{len(points)} points")
+        sweep(points)
 
 
 def _built(config: DictConfig, keys: type[Keys], conf: Path) -> Job[Keys] | InputError:
@@ -223,6 +233,10 @@ def compose_spec(conf: Path, *overrides: str) -> ExperimentSpec:
 @dataclass(frozen=True)
 class _NoKeys:
     pass
+
+
+def _say_start(verb: str, what: str) -> None:
+    print(f"crossmesh: {verb} is starting: {what}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _end(message: object, code: int) -> None:

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import signal
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,23 @@ def test_a_command_is_shown_as_a_shell_takes_it():
     shown = command("python jobs/finetune.py", arguments)
     assert shlex.split(shown)[2:] == arguments
     assert "runs=[a,b]" in shown
+
+
+def test_a_slow_job_says_at_once_that_it_starts_and_a_terminated_one_ends_as_an_interrupted_one(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("sys.argv", ["finetune.py", f"storage.root={tmp_path}", "name=mine"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    GlobalHydra.instance().clear()
+    heard = []
+
+    def run(job):
+        heard.append(capsys.readouterr().err)
+        signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as ended:
+        run_job("finetune", JobKeys, run, CONF, slow=True)
+    assert heard == ["crossmesh: finetune is starting: mine\n"]
+    assert ended.value.code == 130
+    assert "interrupted" in capsys.readouterr().err
 
 
 def said(monkeypatch, capsys, *arguments):
