@@ -43,6 +43,10 @@ class Chip:
         return figures[dtype]
 
 
+PRICE_WARNING = "The price of"
+"""How a warning of a price's age begins."""
+
+
 @dataclass(frozen=True)
 class Price:
     """A price: USD per hour for the whole slice, where it was read and when."""
@@ -62,7 +66,7 @@ class Price:
 
     def warning(self, today: date, max_age_days: int) -> str:
         """What to say of its age; empty when it is fresh."""
-        what = f"The price of {self.usd_per_hour:g} USD/h ({self.source})"
+        what = f"{PRICE_WARNING} {self.usd_per_hour:g} USD/h ({self.source})"
         age = self.age_days(today)
         if age is None:
             return f"{what} is of unknown age. Look it up, or give your own in hardware.catalogue."

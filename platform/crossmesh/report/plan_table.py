@@ -18,8 +18,10 @@ _GIB = 1 << 30
 _SOURCE = "source of HBM / step"
 _COLUMNS = ("fits", "HBM GiB", "step", "tokens/s", "MFU", "hours", "USD", "USD/1M tokens", "limiter", _SOURCE)
 _LEFT = ("fits", "limiter", _SOURCE)
-_SPARED = ("MFU", "limiter", "hours", "step", "USD")
-"""Columns that a narrow terminal does without, in this order."""
+_SPARED = ("MFU", "limiter", "hours", "step", "tokens/s", "HBM GiB")
+"""Columns that a narrow terminal does without, in this order; prices stay."""
+_ALWAYS = ("fits", "USD")
+"""Columns that stay though all points have the same in them."""
 _CSV = (
     "label",
     "workload",
@@ -107,6 +109,8 @@ def _many(title: str, records: Sequence[PlanRecord], width: int) -> list[Rendera
         else {"": one.label, **dict(zip(_COLUMNS, plan_cells(one), strict=True))}
         for one in records
     ]
+    constant = _constant(rows, swept)
+    rows = [{key: cell for key, cell in row.items() if key not in constant} for row in rows]
     headings = {key: key.rpartition(".")[2] if key in swept else key for key in rows[0]}
     spared = _spared(headings, rows, width)
     table = Table(title=Text(title), title_justify="left")
@@ -118,7 +122,8 @@ def _many(title: str, records: Sequence[PlanRecord], width: int) -> list[Rendera
         style = "bold" if one.pareto else "" if one.fits else "dim"
         cells = [Text(cell) for key, cell in row.items() if key not in spared]
         table.add_row("*" if one.pareto else "", *cells, style=style)
-    parts: list[RenderableType] = [table]
+    shared = ", ".join(f"{key}: {cell}" for key, cell in constant.items() if cell)
+    parts: list[RenderableType] = [*([Text(f"All points: {shared}")] if shared else []), table]
     if any(one.pareto for one in records):
         parts.append(Text("* Pareto front of time against price of a token"))
     if spared:
@@ -128,6 +133,14 @@ def _many(title: str, records: Sequence[PlanRecord], width: int) -> list[Rendera
     if loaded(records):
         parts.append(load_table(records))
     return parts
+
+
+def _constant(rows: Sequence[Mapping[str, str]], swept: Sequence[str]) -> dict[str, str]:
+    """Columns in which all points, of several, have the same, with what that is."""
+    if len(rows) < 2:
+        return {}
+    kept = {"", *swept, *_ALWAYS}
+    return {key: cell for key, cell in rows[0].items() if key not in kept and all(row[key] == cell for row in rows)}
 
 
 def _spared(headings: Mapping[str, str], rows: Sequence[Mapping[str, str]], width: int) -> list[str]:

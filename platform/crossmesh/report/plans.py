@@ -12,6 +12,7 @@ from rich.console import Console as RichConsole
 
 from crossmesh.console import Console, Stage
 from crossmesh.errors import CrossmeshError, InputError, RejectedError, require
+from crossmesh.hardware.chips import PRICE_WARNING
 from crossmesh.plan.arrivals import load_of
 from crossmesh.plan.forecast import Forecast, pareto
 from crossmesh.plan.planner import Planner, own_planner
@@ -29,6 +30,9 @@ from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.sweep import labels_of
 from crossmesh.track.client import TrackingError
 from crossmesh.track.tracker import Tracker
+
+_PRICE_NOTES = 3
+"""Sources of prices that are named under a plan; the rest stands in its files."""
 
 
 @dataclass(frozen=True)
@@ -193,7 +197,7 @@ class Plans:
         ]
 
     def _all_notes(self, records: Sequence[PlanRecord], over: str, *, interrupted: bool) -> list[str]:
-        notes = [*(warning for one in records for warning in one.warnings), *map(_price_note, records), *self._notes, over]
+        notes = [*(warning for one in records for warning in _warnings(one, records)), *price_notes(records), *self._notes, over]
         if interrupted:
             planned = f"{len(records)} of {self._size} points are planned" if self._size else "the point is planned"
             notes.append(f"Interrupted: {planned}; what was compiled is kept. The same command continues.")
@@ -231,13 +235,26 @@ def plan_json(name: str, records: Sequence[PlanRecord], notes: Sequence[str], co
     }
 
 
-def _price_note(one: PlanRecord) -> str:
-    """Where the price of a point is from."""
-    price = one.price
-    if price is None:
-        return ""
-    where, when = f" in {price['region']}" if price["region"] else "", price["read"] or "no date"
-    return f"{one.hardware}: {price['usd_per_hour']:.2f} USD/h {price['kind']}{where}, from {price['source']}, {when}."
+def _warnings(one: PlanRecord, records: Sequence[PlanRecord]) -> tuple[str, ...]:
+    """The warnings of a point; of several points the age of each price is not one: `price_notes` has a line for all."""
+    return tuple(text for text in one.warnings if len(records) == 1 or not text.startswith(PRICE_WARNING))
+
+
+def price_notes(records: Sequence[PlanRecord]) -> list[str]:
+    """Where the prices are from, a line for each source, date, kind and region; of many sources the first, and how many more."""
+    found: dict[str, dict[str, None]] = {}
+    for one in records:
+        if price := one.price:
+            where, when = f" in {price['region']}" if price["region"] else "", price["read"] or "no date"
+            group = found.setdefault(f"{price['kind']}{where}, from {price['source']}, {when}", {})
+            group[f"{one.hardware} {price['usd_per_hour']:.2f}"] = None
+    lines = [f"USD/h {group}: {', '.join(prices)}." for group, prices in found.items()]
+    more = len(lines) - _PRICE_NOTES
+    lines = lines if more <= 0 else [*lines[:_PRICE_NOTES], f"{more} more sources of prices: price in plan.json."]
+    old = sum(any(text.startswith(PRICE_WARNING) for text in one.warnings) for one in records)
+    if old and len(records) > 1:
+        lines.append(f"Prices of {old} points are old or of unknown age: look them up, or give your own in hardware.catalogue.")
+    return lines
 
 
 def _over_budget(records: Sequence[PlanRecord], spec: ExperimentSpec) -> str:

@@ -21,7 +21,7 @@ from crossmesh.plan.serving_record import serving_record
 from crossmesh.report.plan_compiled import compiled_cells
 from crossmesh.report.plan_files import write_plan
 from crossmesh.report.plan_table import plan_cells, plan_columns, plan_csv, print_plan
-from crossmesh.report.plans import plan_json
+from crossmesh.report.plans import plan_json, price_notes
 from crossmesh.spec.planning import PlanSpec
 from crossmesh.spec.sweep import labels_of
 from plan_points import paper_engine, paper_point
@@ -102,14 +102,41 @@ def test_each_figure_names_its_source_and_the_model_stands_beside_the_compiler(r
 
 
 def test_a_narrow_terminal_gets_fewer_columns_and_is_told_where_they_are(records: list[PlanRecord]) -> None:
-    swept = [replace(one, swept={"hardware": "tpu_v5p_8", "mesh.tp": str(index)}) for index, one in enumerate(records)]
+    swept = [replace(one, swept={"hardware": "tpu_v5p_8", "mesh.fsdp": "-1", "mesh.tp": str(index)}) for index, one in enumerate(records)]
     wide, narrow = printed(swept, 160), printed(swept, 80)
     assert "MFU" in wide
     assert "Left out" not in wide
     assert "Left out for want of width, and in plan.csv: MFU, limiter" in narrow
+    assert "USD" in narrow.partition("Left out")[0]
+    assert f"{records[0].usd:.2f}" in narrow
     assert max(map(len, narrow.splitlines())) <= 80
     assert "tpu_v5p_8" in narrow
     assert "modelled" in narrow
+
+
+def test_what_all_points_share_is_a_line_and_no_column(records: list[PlanRecord]) -> None:
+    fitting = [replace(one, swept={"mesh.tp": str(index)}, label=str(index)) for index, one in enumerate(records[:2])]
+    shown = printed(fitting, 200)
+    assert "source of HBM / step: modelled" in shown.splitlines()[0]
+    assert "source" not in shown.partition("\n")[2]
+    assert "fits" in shown.partition("\n")[2]
+    assert "All points" not in printed(fitting[:1], 200)
+
+
+def test_prices_of_many_points_are_few_lines(records: list[PlanRecord]) -> None:
+    old = "The price of 3 USD/h (x) is of unknown age."
+    price = {"usd_per_hour": 3.0, "kind": "spot", "region": "r", "source": "x", "read": None}
+    many = [
+        replace(records[0], hardware=f"h{n}", warnings=(old, "other"), price=price | {"usd_per_hour": float(n), "region": f"r{n % 5}"})
+        for n in range(20)
+    ]
+    notes = price_notes(many)
+    assert notes[0] == "USD/h spot in r0, from x, no date: h0 0.00, h5 5.00, h10 10.00, h15 15.00."
+    assert notes[3:] == [
+        "2 more sources of prices: price in plan.json.",
+        "Prices of 20 points are old or of unknown age: look them up, or give your own in hardware.catalogue.",
+    ]
+    assert price_notes(many[:1]) == ["USD/h spot in r0, from x, no date: h0 0.00."]
 
 
 def printed(records: list[PlanRecord], width: int) -> str:
