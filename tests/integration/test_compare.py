@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from crossmesh.errors import InputError
+from crossmesh.report.integrity import beside_weights
 from crossmesh.report.selection import find_run
-from crossmesh.spec.fingerprint import SCIENCE_FORM
+from crossmesh.report.stored import stored_variants
+from crossmesh.spec.fingerprint import SCIENCE_FORM, TRAINED_RECORD, Record, digest_of, trained_record
 from crossmesh.spec.services import StorageSpec, TrackingSpec
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.tracker import TAG_TRAINED, Tracker
 
 pytestmark = pytest.mark.integration
 
@@ -24,7 +26,10 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(storage: Path) -> dict[str, str]:
-    """A sweep with two runs of one science, one of another, and one that did not finish; `slow` trains as `torch` does, but slower."""
+    """A sweep with two runs of one science, one of another, and one that did not finish; `slow` trains as `torch` does, but slower.
+
+    `bare` has no record beside its weights, nor the tag that says there is one.
+    """
     tracker = Tracker(TrackingSpec(), StorageSpec(str(storage)))
     made = {"sweep": tracker.start("ranks", "sweep")}
     for name, rank, loss, rate in (
@@ -32,10 +37,15 @@ def runs(storage: Path) -> dict[str, str]:
         ("jax", 8, 1.25, 100.0),
         ("other", 16, 1.0, 100.0),
         ("slow", 8, 1.5, 90.0),
+        ("bare", 8, 1.5, 100.0),
         ("half", 8, None, 1.0),
     ):
-        run = tracker.start(name, "train", parent=made["sweep"], params={"name": "ranks", "hardware": {"name": "tpu_v5p_8"}})
-        tracker.records(run, {"form": SCIENCE_FORM, "lora": {"rank": rank}, "steps": [["a", "b"]] * 20}, {"backend": name})
+        parent = None if name == "bare" else made["sweep"]
+        run = tracker.start(name, "train", parent=parent, params={"name": "ranks", "hardware": {"name": "tpu_v5p_8"}})
+        science, system = Record({"form": SCIENCE_FORM, "lora": {"rank": rank}, "steps": [["a", "b"]] * 20}), Record({"backend": name})
+        tracker.records(run, science.contents, system.contents)
+        if name != "bare":
+            prove(tracker, run, science, system)
         tracker.artifact_json(run, "records/provenance.json", {"python": "3.11"})
         for step in range(1, 21):
             speed = rate * (1 + 0.002 * (step % 5))
@@ -56,6 +66,12 @@ def runs(storage: Path) -> dict[str, str]:
         made[name] = run
     tracker.finish(made["sweep"])
     return made
+
+
+def prove(tracker: Tracker, run: str, science: Record, system: Record) -> None:
+    beside = trained_record(science, system, f"weights of {run}")
+    tracker.artifact_json(run, beside_weights(science.contents), beside)
+    tracker.tags(run, {TAG_TRAINED: digest_of(beside)})
 
 
 def compare(checkout: Path, storage: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -122,6 +138,35 @@ def test_another_science_is_named_and_not_compared(checkout: Path, storage: Path
     assert done.returncode == 0, done.stderr
     assert "not comparable" in done.stdout.lower()
     assert "science.lora.rank" in done.stdout
+
+
+def test_a_run_without_a_record_is_named_and_comparable_with_none(checkout: Path, storage: Path, runs: dict[str, str]) -> None:
+    done = compare(checkout, storage, f"runs=[{runs['torch']},{runs['bare']}]", "output=json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert (said["comparable_quality"], said["comparable_speed"], said["winners"]) == (False, False, [])
+    assert ("science", "record_beside_weights") in {(one["scope"], one["key"]) for one in said["differences"]}
+    assert [note for note in said["notes"] if note.startswith("bare: without a record beside the weights")]
+
+
+def test_a_wholly_trained_model_has_its_record_too(storage: Path) -> None:
+    tracker = Tracker(TrackingSpec(), StorageSpec(str(storage)))
+    run = tracker.start("whole", "train", params={"name": "whole"})
+    science, system = Record({"form": SCIENCE_FORM, "trained": "full", "lora": {}, "steps": []}), Record({"backend": "torch"})
+    tracker.records(run, science.contents, system.contents)
+    tracker.artifact_json(run, "records/provenance.json", {"python": "3.11"})
+    tracker.metrics(run, {f"train/{key}": 1.0 for key in ("final_loss", "tokens_per_s_steady", "seconds", "tokens", "loss_tokens")}, 1)
+    prove(tracker, run, science, system)
+    tracker.finish(run)
+    (variant,) = stored_variants(tracker, [tracker.run(run)])
+    assert variant.record.science == science.contents
+    beside = next(storage.rglob(f"{run}/artifacts/model/{TRAINED_RECORD}"))
+    beside.write_text(json.dumps({**json.loads(beside.read_text()), "science": "f" * 64}))
+    with pytest.raises(InputError, match="the record beside its weights has the science ffff"):
+        stored_variants(tracker, [tracker.run(run)])
+    beside.write_text("{")
+    with pytest.raises(InputError, match="the record beside its weights has the science None"):
+        stored_variants(tracker, [tracker.run(run)])
 
 
 def test_one_run_alone_is_the_users_error(checkout: Path, storage: Path, runs: dict[str, str]) -> None:

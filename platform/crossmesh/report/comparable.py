@@ -11,7 +11,7 @@ from typing import Any
 
 from crossmesh.files import canonical_json
 from crossmesh.report.variants import Variant
-from crossmesh.spec.fingerprint import SCIENCE_FORM, form_of
+from crossmesh.spec.fingerprint import SCIENCE_FORM, WITHOUT_RECORD, form_of
 
 ASPECTS = ("quality", "speed", "cost", "serving")
 YES, GROUPS, NO, NOTHING = "comparable", "comparable in groups", "not comparable", "nothing to compare"
@@ -34,10 +34,11 @@ _SAID_BY_SCIENCE = "confounder: science has the rows and steps that came of it"
 _TRAINING = ("files.", "settings.")
 """Parts of the provenance of a training that tell how the rows of its steps came about (`track/provenance.py`)."""
 _FORM = "form"
+_UNPROVEN = "no record beside the weights proves what was learnt: rules out quality, speed and cost"
 _CONFOUNDING = ("dtype", "version", "digest", "weights", "libraries", "template")
 """A key of a server's record with one of these in its last part is no choice that was compared, but something else that differs."""
 _NAMED_KEYS = 3
-_ABSENT = "absent"
+ABSENT = "absent"
 _LONGEST_TEXT = 120
 _NAMED_MEMBERS = 3
 _DIGEST_LENGTH = 64
@@ -73,6 +74,8 @@ class Difference:
             return _EMULATION
         if self.scope == "science" and self.key == _FORM:
             return _OTHER_FORM
+        if self.scope == "science" and self.key == WITHOUT_RECORD:
+            return _UNPROVEN
         if self.scope == "provenance" and self.key.startswith(_TRAINING):
             return _SAID_BY_SCIENCE
         return _CONFOUNDER_OF_SERVING if self.scope == "server" and self.confounds else EFFECTS[self.scope]
@@ -309,6 +312,17 @@ def form_notes(variants: Sequence[Variant]) -> tuple[str, ...]:
     )
 
 
+def unproven_notes(variants: Sequence[Variant]) -> tuple[str, ...]:
+    """What a reader must know of trainings whose science nothing proves."""
+    found = [one.name for one in variants if WITHOUT_RECORD in (one.record.science or {})]
+    if not found:
+        return ()
+    return (
+        f"{_some(found)}: without a record beside the weights, so nothing proves what was learnt, and it is compared with no other run. "
+        "Train again to compare.",
+    )
+
+
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED_KEYS} more" if len(names) > _NAMED_KEYS else ""
     return ", ".join(names[:_NAMED_KEYS]) + more
@@ -344,7 +358,7 @@ def _inside(key: str, values: Mapping[str, Any]) -> list[tuple[str, dict[str, st
 
 def _exact(value: Any) -> str:
     """Return text that is equal exactly when fingerprints would be: 1, 1.0 and true are three values."""
-    return _ABSENT if value is _MISSING else f"={canonical_json(value)}"
+    return ABSENT if value is _MISSING else f"={canonical_json(value)}"
 
 
 def _list_words(values: Mapping[str, list[Any]]) -> dict[str, str]:
@@ -356,9 +370,9 @@ def _list_words(values: Mapping[str, list[Any]]) -> dict[str, str]:
         common = set.intersection(*members.values())
         return {name: _member_words([item for item in value if _exact(item) not in common], len(value)) for name, value in values.items()}
     longest = max(len(value) for value in values.values())
-    first = next(i for i in range(longest) if len({_exact(v[i]) if i < len(v) else _ABSENT for v in values.values()}) > 1)
+    first = next(i for i in range(longest) if len({_exact(v[i]) if i < len(v) else ABSENT for v in values.values()}) > 1)
     return {
-        name: f"{_count(len(value))}, number {first + 1} is {plain_words(value[first]) if first < len(value) else _ABSENT}"
+        name: f"{_count(len(value))}, number {first + 1} is {plain_words(value[first]) if first < len(value) else ABSENT}"
         for name, value in values.items()
     }
 
@@ -378,7 +392,7 @@ def _count(number: int) -> str:
 def plain_words(value: Any) -> str:
     """Return a JSON value as a person would write it; digests are shortened, long text is cut with its length named."""
     if value is _MISSING:
-        return _ABSENT
+        return ABSENT
     if value is None:
         return "none"
     if isinstance(value, bool):

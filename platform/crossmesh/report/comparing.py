@@ -9,7 +9,7 @@ from pathlib import Path
 
 from crossmesh.errors import InputError, require
 from crossmesh.files import canonical_json, digest_file, digest_text
-from crossmesh.report.comparable import form_notes
+from crossmesh.report.comparable import form_notes, unproven_notes
 from crossmesh.report.labels import natural
 from crossmesh.report.selection import Selection, experiment_runs, find_run, named_runs, sweep_runs
 from crossmesh.report.stored import stored_variants
@@ -95,7 +95,8 @@ def compare_runs(
     variants = stored_variants(tracker, selection.runs, spec.hardware.catalogue)
     if not selection.as_given:
         variants = tuple(sorted(variants, key=lambda one: (one.training is not None, natural(one.name))))
-    told = (selection.title, variants, command, tracker.ui_command, (*selection.notes, *form_notes(variants)), hours, qps)
+    notes = (*selection.notes, *form_notes(variants), *unproven_notes(variants))
+    told = (selection.title, variants, command, tracker.ui_command, notes, hours, qps)
     report = make_report(Results(*told, matters=spec.matters, where=where_given()))
     digest = digest_text(canonical_json([one.run_id for one in selection.runs]))
     page = report.write(folder / f"{_file_name(selection.title)}-{digest[:8]}")

@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from crossmesh.evaluate.estimates import FEWEST_RUNS, Margin
 from crossmesh.report.comparable import ASPECTS, GROUPS, NO, NOTHING, YES, Comparison, Difference, Gate
-from crossmesh.report.estimates import FEWEST_RUNS, Margin
 from crossmesh.report.quantities import USD_OUTPUT
 from crossmesh.report.quantity import SERVED, Quantity
 from crossmesh.report.sheets import Computed

@@ -1,4 +1,4 @@
-"""Whether what a run says of itself agrees: contents of records, their digests in tags, the run's identity and its adapter's own record.
+"""Whether what a run says of itself agrees: its records, their digests in tags, its identity, parameters and the record beside its weights.
 
 Pure. A run that contradicts itself was edited, or damaged; it is refused, never guessed at.
 """
@@ -7,9 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from crossmesh.errors import InputError
-from crossmesh.files import canonical_json
-from crossmesh.spec.fingerprint import digest_of, identity_of_digests
-from crossmesh.track.tracker import TAG_EVALUATION, TAG_IDENTITY, TAG_PROVENANCE, TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED, TrackedRun
+from crossmesh.spec.fingerprint import TRAINED_RECORD, WITHOUT_RECORD, digest_of, identity_of_digests
+from crossmesh.track.flatten import PARAM_LIMIT, flatten, split_long
+from crossmesh.track.masking import MASK
+from crossmesh.track.tracker import (
+    TAG_ADAPTER,
+    TAG_EVALUATION,
+    TAG_IDENTITY,
+    TAG_PROVENANCE,
+    TAG_SCIENCE,
+    TAG_SYSTEM,
+    TAG_TRAINED,
+    TrackedRun,
+)
 
 _TAGS = {"science": TAG_SCIENCE, "system": TAG_SYSTEM, "provenance": TAG_PROVENANCE, "evaluation": TAG_EVALUATION}
 _SHORT = 12
@@ -33,38 +43,96 @@ def check_identity(run: TrackedRun) -> None:
         )
 
 
-def check_trained(run: TrackedRun, beside: Mapping[str, Any] | None) -> None:
-    """Raise `InputError` unless what lies beside the adapter (`trained_record`) is what was written, and names the run's own fingerprints.
+def check_trained(run: TrackedRun, beside: Mapping[str, Any] | None) -> bool:
+    """Whether a record beside the weights (`trained_record`) proves the run's fingerprints.
 
-    None: nothing lies there, as with an older run; the tag of one that was made with a record says that it is gone.
+    Raises `InputError` where one of tag and record is gone, or where the record is not what was written or names other fingerprints.
+
+    Args:
+        run: a training.
+        beside: the record beside its adapter, or beside the whole model; None: nothing lies there.
     """
     written = run.tags.get(TAG_TRAINED)
-    if beside is None:
-        if written is not None:
-            raise _contradiction(run, f"the record beside its adapter is gone, and its tag {TAG_TRAINED} says that there is one")
-        return
+    if beside is None and written is None:
+        return False
+    if beside is None or written is None:
+        gone = "the record beside its weights is gone, and" if beside is None else "a record lies beside its weights, and"
+        says = "says that there is one" if beside is None else "is gone"
+        raise _contradiction(run, f"{gone} its tag {TAG_TRAINED} {says}")
     for scope in ("science", "system"):
         said, own = run.tags.get(_TAGS[scope]), beside.get(scope)
         if said is not None and own != said:
             raise _contradiction(
-                run, f"the record beside its adapter has the {scope} {str(own)[:_SHORT]}, and its tag {_TAGS[scope]} says {said[:_SHORT]}"
+                run, f"the record beside its weights has the {scope} {str(own)[:_SHORT]}, and its tag {_TAGS[scope]} says {said[:_SHORT]}"
             )
-    if written is not None and digest_of(beside) != written:
+    adapter = run.tags.get(TAG_ADAPTER)
+    if adapter is not None and beside.get("trained") != adapter:
         raise _contradiction(
             run,
-            f"the record beside its adapter has the digest {digest_of(beside)[:_SHORT]}, and its tag {TAG_TRAINED} says {written[:_SHORT]}",
+            f"the record beside its weights is of weights with the digest {str(beside.get('trained'))[:_SHORT]}, and its tag {TAG_ADAPTER} "
+            f"says {adapter[:_SHORT]}",
         )
+    if (found := digest_of(beside)) != written:
+        raise _contradiction(
+            run, f"the record beside its weights has the digest {found[:_SHORT]}, and its tag {TAG_TRAINED} says {written[:_SHORT]}"
+        )
+    return True
 
 
-def check_optimizer(run: TrackedRun, science: Mapping[str, Any]) -> None:
-    """Raise `InputError` where the science record names other settings of the optimizer than the run's parameters."""
-    for key, value in science.get("optimizer", {}).items():
-        said = run.params.get(f"optim.{key}")
-        if said is None or key == "warmup_steps":  # The record has it as clamped.
-            continue
-        as_number = type(value) in (int, float) and said == repr(value)  # As JSON has it, without the price of asking ten thousand times.
-        if not as_number and said != canonical_json(value):
-            raise _contradiction(run, f"records/science.json has optimizer.{key}={value}, and its parameter optim.{key} is {said}")
+def beside_weights(science: Mapping[str, Any]) -> str:
+    """Where a run has the record beside its weights among its artifacts."""
+    return f"{'model' if science.get('trained') == 'full' else 'adapter'}/{TRAINED_RECORD}"
+
+
+def unproven(run_id: str, science: Mapping[str, Any]) -> dict[str, Any]:
+    """The science of a run without a record beside its weights: nothing proves it, so it is that of no other run."""
+    return {**science, WITHOUT_RECORD: f"none: {run_id}"}
+
+
+def science_settings(science: Mapping[str, Any]) -> dict[str, str]:
+    """What a run's parameters must be by its science record, by name, as MLflow has them. `warmup_steps` is clamped in the record."""
+    found = {f"optim.{key}": value for key, value in science.get("optimizer", {}).items() if key != "warmup_steps"}
+    lora, precision = science.get("lora", {}), science.get("precision", {})
+    found |= {f"lora.{key}": lora[key] for key in ("dropout", "seed") if key in lora}
+    if "compute" in precision:
+        found["model.dtype"] = precision["compute"]
+    if "base" in precision:
+        base = precision["base"]
+        found["model.quantization"] = base.get("values") if isinstance(base, dict) else "none"
+    return flatten(found)
+
+
+def system_settings(system: Mapping[str, Any]) -> dict[str, str]:
+    """The same of its system record."""
+    names = {"hardware": "hardware.name", "batch_micro": "micro_batch", "remat": "backend.remat", "attention": "attention"}
+    found = {name: system[key] for key, name in names.items() if key in system}
+    found |= {f"mesh_shape.{axis}": size for axis, size in system.get("mesh", {}).items()}
+    if "mode" in system.get("packing", {}):
+        found["packing.mode"] = system["packing"]["mode"]
+    return flatten(found)
+
+
+def check_settings(run: TrackedRun, file: str, settings: Mapping[str, str]) -> None:
+    """Raise `InputError` where a record (`file`) means other settings than the run's parameters, which MLflow does not change.
+
+    Args:
+        run: a training.
+        file: the artifact that has the record.
+        settings: what the parameters must be; those that the run does not have are not asked.
+    """
+    for key, value in settings.items():
+        said = run.params.get(key)
+        if said is not None and said != value:
+            raise _contradiction(run, f"{file} means {key}={value}, and its parameter {key} is {said}")
+
+
+def check_spec(run: TrackedRun, spec: Mapping[str, Any]) -> None:
+    """Raise `InputError` where the kept spec has another value of a key than the run's parameters."""
+    said, _ = split_long(flatten(spec), PARAM_LIMIT, "params")
+    own = dict(run.params.items())
+    for key, value in said.items():
+        if MASK not in value and key in own and own[key] != value:
+            raise _contradiction(run, f"records/spec.json has {key}={value}, and its parameter {key} is {own[key]}")
 
 
 def check_examined(run: TrackedRun, record: Mapping[str, Any], result: Mapping[str, Any]) -> None:

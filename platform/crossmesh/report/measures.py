@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from crossmesh.evaluate.estimates import FEWEST_RUNS, Estimate, rate_of_runs
 from crossmesh.report.cells import MEASURED, MODELLED, Cell, missing
-from crossmesh.report.estimates import FEWEST_RUNS, Estimate, rate_of_runs
 from crossmesh.report.quantity import HIGHER, LOWER, NEITHER, NOT_TRAINED, TRAINING, Quantity
 from crossmesh.report.units import number_text
 from crossmesh.report.variants import Results, TrainingSummary, Variant

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from crossmesh.evaluate.estimates import Estimate
 from crossmesh.report.cells import DERIVED, Cell, missing
-from crossmesh.report.estimates import Estimate
 from crossmesh.report.quantity import COST, LOWER, NOT_TRAINED, Quantity
 from crossmesh.report.variants import Results, Variant
 

@@ -71,7 +71,8 @@ def _run_cells(run: PaperRun) -> tuple[str, ...]:
     planned, point = run.planned, run.planned.point
     figures = planned.figures
     bound = figures.bound_s / (point.filling.tokens / point.filling.row_tokens) if figures else None
-    mesh = f"fsdp={point.mesh.fsdp} tp={point.mesh.tp} micro={point.micro} remat={point.remat} {point.attention}"
+    axes = " ".join(f"{axis}={size}" for axis, size in asdict(point.mesh).items() if size > 1 or axis in ("fsdp", "tp"))
+    mesh = f"{axes} micro={point.micro} remat={point.remat} {point.attention}"
     return (
         run.label,
         _number(run.sample_s, ".3f"),

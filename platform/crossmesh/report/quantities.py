@@ -5,8 +5,8 @@ A cell without a number says why. Total costs are `ownership`'s.
 
 from collections.abc import Callable, Iterator
 
+from crossmesh.evaluate.estimates import Estimate
 from crossmesh.report.cells import DERIVED, FLAGGED, MEASURED, PUBLISHED, Cell, missing
-from crossmesh.report.estimates import Estimate
 from crossmesh.report.measures import training_quantities
 from crossmesh.report.quantity import COST, EVALUATION, HIGHER, LOWER, NEITHER, NOT_EVALUATED, NOT_TRAINED, SERVED, Quantity
 from crossmesh.report.units import number_text

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from crossmesh.evaluate.estimates import Estimate
 from crossmesh.report.cells import Cell
-from crossmesh.report.estimates import Estimate
 
 HIGHER, LOWER, NEITHER = "higher", "lower", ""
 TRAINING, EVALUATION, SERVED, COST = "training", "evaluation", "serving", "cost"

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from crossmesh.errors import InputError
+from crossmesh.evaluate.estimates import Margin
 from crossmesh.report.comparable import YES, Comparison
-from crossmesh.report.estimates import Margin
 from crossmesh.report.quantity import HIGHER, LOSS, Quantity
 from crossmesh.report.sheets import Computed
 from crossmesh.report.winners import absolute, margin_of, smallest, timed_once

@@ -16,7 +16,18 @@ from crossmesh.evaluate.results import RECORD, RESULT, SURROUNDINGS, EvalResult
 from crossmesh.files import canonical_json, digest_text
 from crossmesh.report.cells import MODELLED
 from crossmesh.report.examples import MOST_VARIANTS, read_said
-from crossmesh.report.integrity import check_contents, check_examined, check_identity, check_optimizer, check_trained
+from crossmesh.report.integrity import (
+    beside_weights,
+    check_contents,
+    check_examined,
+    check_identity,
+    check_settings,
+    check_spec,
+    check_trained,
+    science_settings,
+    system_settings,
+    unproven,
+)
 from crossmesh.report.labels import labels
 from crossmesh.report.lineage import link
 from crossmesh.report.measures import PLANNED_MEMORY, PLANNED_SPEED
@@ -36,10 +47,9 @@ from crossmesh.report.variants import (
 )
 from crossmesh.spec.bench import RATE as RATE_LOAD
 from crossmesh.spec.bench import TRACE, TRACE_DIGEST
-from crossmesh.spec.fingerprint import TRAINED_RECORD, digest_of
+from crossmesh.spec.fingerprint import digest_of
 from crossmesh.track.repeats import RATE, TAG_ROUND, TAG_STEPS, load_of, repeats_by_run
 from crossmesh.track.tracker import (
-    TAG_ADAPTER,
     TAG_HBM_SOURCE,
     TAG_PROVENANCE,
     TAG_SCIENCE,
@@ -51,6 +61,8 @@ from crossmesh.track.tracker import (
 
 MOST_CURVES = 200
 """Of more trainings the losses of so many are read."""
+MOST_SPECS = 200
+"""Of more trainings the kept specs are not read."""
 _LOSS, _FINAL = "train/loss", "train/final_loss"
 _TOTALS = (_FINAL, "train/tokens_per_s_steady", "train/seconds", "train/tokens", "train/loss_tokens")
 _POWER = re.compile(r"^system/(?:.+/)?gpu_\d+_power_usage_watts$")
@@ -58,6 +70,7 @@ _GIB = 1 << 30
 _WORKLOAD = ("cache", "seed", "warmup", "burstiness", "requests", "slo_ttft_ms", "slo_tpot_ms", "slo_e2e_ms", "slo_share")
 _WORKLOAD_OF = {RATE_LOAD: ("seconds",), TRACE: ("time_scale", "length_scale")}
 """Keys of `bench` that say how a server was asked, under any load and under one."""
+_SETTINGS = {"science": science_settings, "system": system_settings}
 _TAG_OF = {"science": TAG_SCIENCE, "system": TAG_SYSTEM, "provenance": TAG_PROVENANCE}
 
 
@@ -77,6 +90,7 @@ def stored_variants(tracker: Tracker, runs: Sequence[TrackedRun], catalogue: str
     given = [run for run in runs if kind_of(run) != TRAIN]
     found = link(trainings, given, [run for kind in (EVALUATE, BENCHMARK) for run in tracker.recent(kind)], reader.examined)
     reader.answers = len(trainings) + len(found.alone) + bool(found.base) <= MOST_VARIANTS
+    reader.specs = len(trainings) <= MOST_SPECS
     reader.read_curves(trainings)
     trained = [reader.with_measured(reader.trained(run), found.of(run)) for run in trainings]
     trained = [replace(one, repeats=repeats_of(again)) if (again := repeats.get(str(one.run_id))) else one for one in trained]
@@ -110,10 +124,14 @@ class _Reader:
     def __init__(self, tracker: Tracker, catalogue: str) -> None:
         self.answers = False
         """Whether answers are read too, which are long."""
+        self.specs = False
+        """Whether the kept specs are held against the parameters; a comparison itself does not use them."""
         self._tracker = tracker
         self._catalogue = catalogue
         self._records: dict[tuple[str, str], Any] = {}
         self._digests: dict[tuple[str, str], str] = {}
+        self._settings: dict[tuple[str, str], Mapping[str, str]] = {}
+        """What the parameters of runs with a record must be."""
         self._same: dict[str, Any] = {}
         """Parts of records, by what they say: thousands of records that differ in a rate share the rest."""
         self._losses: Mapping[str, tuple[tuple[int, float], ...]] = {}
@@ -139,14 +157,18 @@ class _Reader:
             raise InputError(f"The MLflow run {run.run_id} ({run.name}) has no metric {missing[0]}: it is no finished training of ours.")
         check_identity(run)
         science, system, provenance = (self._shared(run, scope) for scope in ("science", "system", "provenance"))
-        check_optimizer(run, science)
-        if TAG_ADAPTER in run.tags:
-            check_trained(run, self._beside_adapter(run))
+        for scope in _SETTINGS:
+            check_settings(run, f"records/{scope}.json", self._settings[_key(run, scope)])
+        if self.specs and (spec := self._artifact(run, "records/spec.json")) is not None:
+            check_spec(run, spec)
         digests = {scope: self._digests[_key(run, scope)] for scope in _TAG_OF}
+        if not check_trained(run, self._artifact(run, beside_weights(science))):
+            science = unproven(run.run_id, science)
+            digests["science"] = digest_of(science)
         record = RunRecord(run.run_id, science=science, system=system, provenance=provenance, digests=digests)
         return Variant(
             name=run.run_id,
-            backend=run.name,
+            backend=system.get("backend", run.name),
             record=record,
             training=self._training(run),
             run_id=run.run_id,
@@ -180,14 +202,19 @@ class _Reader:
             check_contents(run, scope, contents)
             self._records[key] = {name: self._same.setdefault(canonical_json([scope, name, part]), part) for name, part in contents.items()}
             self._digests[key] = digest_of(contents)
+            if scope in _SETTINGS:
+                self._settings[key] = _SETTINGS[scope](contents)
         return self._records[key]
 
-    def _beside_adapter(self, run: TrackedRun) -> Any:
-        """What the adapter's own record says; None of an older run, which has none."""
+    def _artifact(self, run: TrackedRun, path: str) -> Any:
+        """A JSON object that a run may have; None where it has none, and an empty one for what is damaged."""
         try:
-            return self._tracker.read_json(run.run_id, f"adapter/{TRAINED_RECORD}")
+            found = self._tracker.read_json(run.run_id, path)
         except (CrossmeshError, OSError):
             return None
+        except ValueError:
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def _training(self, run: TrackedRun) -> TrainingSummary:
         totals = {name.removeprefix("train/"): run.metrics[name] for name in _TOTALS}

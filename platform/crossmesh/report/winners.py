@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
+from crossmesh.evaluate.estimates import FEWEST_RUNS, Margin, change_over_rounds, difference, relative_change
 from crossmesh.evaluate.paired import compare_counts, holm
 from crossmesh.report.comparable import Comparison
-from crossmesh.report.estimates import FEWEST_RUNS, Margin, change_over_rounds, difference, relative_change
 from crossmesh.report.quantity import COST, EVALUATION, HIGHER, LOSS, NEITHER, SERVED, Quantity
 from crossmesh.report.variants import Results, Variant
 from crossmesh.spec.verdicts import MattersSpec

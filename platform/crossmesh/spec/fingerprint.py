@@ -16,6 +16,8 @@ SCIENCE_FORM = 2
 """Of the science record; raised when it says other things, or says them otherwise. Records without a number are of form 1."""
 TRAINED_RECORD = "crossmesh_records.json"
 """File beside the weights of an adapter, or of a whole model: which science and which system it was trained with."""
+WITHOUT_RECORD = "record_beside_weights"
+"""Key that a comparison puts into the science of a run that has no `TRAINED_RECORD`."""
 
 
 def digest_of(contents: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ is tried again as `policy.py` says. What a point is, is its `Workload`'s.
 import sys
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import ray
@@ -16,10 +16,11 @@ from rich.console import Console as RichConsole
 from crossmesh.cluster import ray_session
 from crossmesh.console import Console
 from crossmesh.errors import BudgetReachedError, InputError, RejectedError
+from crossmesh.evaluate.estimates import FEWEST_RUNS
 from crossmesh.plan.planner import own_planner
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.verdicts import MattersSpec
-from crossmesh.sweep.best import best_words, leaders
+from crossmesh.sweep.best import Learnt, Verdict, best_words, leaders, verdicts
 from crossmesh.sweep.lease import Lease, leased
 from crossmesh.sweep.policy import Need, exit_code, over_budget, startable, try_again
 from crossmesh.sweep.repeat import Repeats
@@ -44,7 +45,8 @@ from crossmesh.sweep.state import (
 from crossmesh.sweep.trial import StoppedEarlyError
 from crossmesh.sweep.view import SweepView, last_table
 from crossmesh.sweep.work import Workload
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.repeats import repeats_by_run, sound_rates
+from crossmesh.track.tracker import TAG_DATA, TAG_SCIENCE, Tracker
 
 _POLL_S = 0.5
 _WRITE_S = 2.0
@@ -72,13 +74,23 @@ def run_sweep(request: Request, workload: Workload, command: str, adaptive: Adap
         then.add(tracker, base, [point.run_id for point in state.points if point.state in (DONE, SKIPPED)], console.say)
     code = exit_code(state.points)
     values = as_result(state, code)
+    matters = base.matters if isinstance(base, ExperimentSpec) else MattersSpec()
+    found: tuple[Verdict, ...] = ()
     if adaptive and (ranked := adaptive.search.ranked(state.points)):
-        matters = base.matters if isinstance(base, ExperimentSpec) else MattersSpec()
         words = best_words(ranked, adaptive.metric, matters)
         values["best"], values["best_words"] = ranked[0].label, words
         values["equal"] = [one.label for one in leaders(ranked, adaptive.metric, matters)]
         console.say(words)
+    elif not adaptive:
+        repeats = {run_id: sound_rates(runs) for run_id, runs in repeats_by_run(tracker).items()}
+        learnt = {run.run_id: Learnt(run.tags.get(TAG_SCIENCE, ""), run.tags.get(TAG_DATA, "")) for run in tracker.children(state.run_id)}
+        found = verdicts(state.points, matters, learnt, repeats)
+        values["verdicts"] = [asdict(one) for one in found]
     console.finish(lambda: RichConsole(highlight=False).print(last_table(state)), values, request.output)
+    for one in found:
+        console.say(f"{one.quantity}: {one.words}")
+    if any(one.words.startswith("not decided") for one in found):
+        console.say(f"to decide it: python jobs/compare.py sweep={state.run_id} repeat={FEWEST_RUNS}")
     console.say(f"the sweep in MLflow: {state.run_id}; compare its trials: python jobs/compare.py sweep={state.run_id}")
     if code:
         sys.exit(code)

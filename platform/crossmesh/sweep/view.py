@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from math import isfinite
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -77,7 +78,7 @@ class SweepView:
             if point.step and point.state == RUNNING
             else what
         )
-        spent = f"; {spent_text(state)}" if point.state not in (RUNNING, WAITING) else ""
+        spent = f"; {spent_text(state)}; {progress_text(state)}" if point.state not in (RUNNING, WAITING) else ""
         because = f": {point.reason}" if point.reason else ""
         self.say(f"  {point.label or point.key}: {doing}{because}{spent}")
 
@@ -89,7 +90,7 @@ def live_table(state: SweepState) -> RenderableType:
     shown = [point for point in points if point.state != WAITING][:_SHOWN]
     shown += [point for point in points if point.state == WAITING][: _SHOWN - len(shown)]
     left = [Text(f"and {len(points) - len(shown)} more", style="dim")] if len(shown) < len(points) else []
-    return Group(Text(heading(state), style="italic"), _table(shown, running=True), *left)
+    return Group(Text(heading(state), style="italic"), Text(progress_text(state), style="bold"), _table(shown, running=True), *left)
 
 
 def last_table(state: SweepState) -> RenderableType:
@@ -112,6 +113,47 @@ def spent_text(state: SweepState) -> str:
     priced = any(point.usd_per_hour is not None for point in state.points)
     usd = f", {spent.usd:.2f}" + (f" of {state.max_usd:g}" if state.max_usd else "") + " USD" if priced else ""
     return f"spent {hours}{usd}"
+
+
+def progress_text(state: SweepState) -> str:
+    """How many points have ended, how long the others will take, and the best so far of those that ran to their end."""
+    waiting = sum(point.state in (RUNNING, WAITING) for point in state.points)
+    total = len(state.points)
+    left = left_s(state)
+    time_left = "" if not waiting else ", time left not known yet" if left is None else f", about {format_seconds(left)} left"
+    return "; ".join([f"{total - waiting}/{total} ended{time_left}", *_best_so_far(state.points)])
+
+
+def left_s(state: SweepState) -> float | None:
+    """Seconds until all points have ended, if as many run at once as now; None while no point has told how long one takes.
+
+    A point that waits is taken to run as long as the mean of those that ended or will.
+    """
+    running = [point for point in state.points if point.state == RUNNING]
+    waiting = sum(point.state == WAITING for point in state.points)
+    whole = [point.seconds for point in state.points if point.state == DONE and point.seconds]
+    whole += [point.seconds + point.left_s for point in running if point.left_s is not None]
+    if not whole:
+        return 0.0 if not running and not waiting else None
+    mean = sum(whole) / len(whole)
+    lefts = [max(0.0, mean - point.seconds) if point.left_s is None else point.left_s for point in running]
+    together = (sum(lefts) + waiting * mean) / max(1, len(running))
+    return max([together, *lefts])
+
+
+def _best_so_far(points: Sequence[Point]) -> list[str]:
+    """The lowest loss and the highest rate of points that ran to their end: of one run each, so nothing is decided."""
+    ended = [point for point in points if point.state in (DONE, SKIPPED)]
+    losses = [(point.loss, point) for point in ended if point.loss is not None and isfinite(point.loss)]
+    rates = [(point.tokens_per_s, point) for point in ended if point.tokens_per_s and not point.emulated]
+    said = []
+    if losses:
+        loss, point = min(losses, key=lambda one: one[0])
+        said.append(f"lowest loss so far {loss:.4f} ({point.label or point.key})")
+    if rates:
+        rate, point = max(rates, key=lambda one: one[0])
+        said.append(f"highest tokens/s so far {rate:,.0f} ({point.label or point.key})")
+    return said
 
 
 def heading(state: SweepState) -> str:

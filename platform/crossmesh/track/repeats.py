@@ -31,3 +31,8 @@ def sound_rounds(runs: Sequence[str], found: Mapping[str, Sequence[TrackedRun]],
         for run in runs
     ]
     return len(set.intersection(*rounds)) if rounds else 0
+
+
+def sound_rates(runs: Sequence[TrackedRun]) -> dict[tuple[str, str], float]:
+    """The rates of one training's repeats that did not run under load, by round and number of steps."""
+    return {(one.tags[TAG_ROUND], one.tags.get(TAG_STEPS, "")): one.metrics[RATE] for one in runs if not load_of(one.metrics)}

@@ -1,4 +1,7 @@
-"""Runs of a real MLflow store that were edited after they were made: `jobs/compare.py` must refuse them by name. Each edit is undone."""
+"""Runs of a real MLflow store that were edited after they were made: `jobs/compare.py` must refuse them by name, or compare them with none.
+
+Each edit is undone.
+"""
 
 import json
 import subprocess
@@ -10,9 +13,11 @@ from typing import Any
 
 from crossmesh.console import Console
 from crossmesh.errors import InputError
+from crossmesh.report.comparable import compare
+from crossmesh.report.stored import stored_variants
 from crossmesh.spec.fingerprint import TRAINED_RECORD, digest_of, identity_of_digests
-from crossmesh.track.tracker import TAG_IDENTITY, TAG_SCIENCE, TAG_SYSTEM, Tracker
-from crossmesh.verify.unlike_case import Case
+from crossmesh.track.tracker import TAG_IDENTITY, TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED, Tracker
+from crossmesh.verify.unlike_case import Case, scopes
 
 REFUSED = "refused"
 _JOBS = Path(__file__).resolve().parents[3] / "jobs"
@@ -34,6 +39,13 @@ class Edited:
         """Give a tag another value."""
         self._tags.setdefault(key, self.tracker.run(self.run_id).tags[key])
         self.tracker.tags(self.run_id, {key: value})
+
+    def untag(self, key: str) -> None:
+        """Delete a tag."""
+        from mlflow import MlflowClient
+
+        self._tags.setdefault(key, self.tracker.run(self.run_id).tags[key])
+        MlflowClient(self.tracker.uri).delete_tag(self.run_id, key)
 
     def file(self, path: str) -> Path:
         """An artifact where it lies; what it holds now is put back later."""
@@ -90,6 +102,12 @@ def _delete_beside(run: Edited) -> None:
     run.file(_BESIDE).unlink()
 
 
+def _strip(run: Edited) -> None:
+    """What a run looks like that never had a record beside its weights."""
+    _delete_beside(run)
+    run.untag(TAG_TRAINED)
+
+
 EDITS: Sequence[tuple[str, Callable[[Edited], None]]] = (
     ("MLflow's tag crossmesh.science edited", _edit_tag),
     (f"{_SCIENCE} edited: another learning rate", _edit_science),
@@ -116,6 +134,14 @@ def edited_cases(tracker: Tracker, storage: Path, runs: Sequence[str], console: 
             finally:
                 run.undo()
             found.append(_refused(changed, done, runs[0]))
+        run = Edited(tracker, storage, runs[0])
+        _strip(run)
+        try:
+            variants = stored_variants(tracker, [tracker.run(one) for one in runs])
+        finally:
+            run.undo()
+        shown = {one.scope for one in compare(variants).blocking}
+        found.append(Case(f"{_BESIDE} and its tag deleted", "science", scopes(shown)))
     return found
 
 

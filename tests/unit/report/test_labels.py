@@ -1,5 +1,12 @@
+from dataclasses import fields, replace
+
+import pytest
+
+from crossmesh.hardware.mesh import MeshShape
 from crossmesh.report.labels import labels, natural
 from crossmesh.report.variants import RunRecord, Variant
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.fingerprint import system_record
 
 
 def run(number, backend="torch", science=None, **system):
@@ -11,12 +18,85 @@ def test_two_backends_are_called_by_their_names():
     assert labels([run(1), run(2, "jax")]) == ("torch", "jax")
 
 
-def test_settings_that_tell_runs_apart_are_in_the_name_and_others_are_not():
+def test_every_setting_that_differs_is_in_the_name_and_no_other():
     runs = [
         run(n, hardware="cpu", mesh={"fsdp": fsdp, "tp": 4 // fsdp}, batch_micro=micro)
         for n, (fsdp, micro) in enumerate([(2, 1), (4, 1), (2, 4)])
     ]
-    assert labels(runs) == ("torch fsdp2 micro1", "torch fsdp4 micro1", "torch fsdp2 micro4")
+    assert labels(runs) == ("torch fsdp2 tp2 micro1", "torch fsdp4 tp1 micro1", "torch fsdp2 tp2 micro4")
+
+
+@pytest.mark.parametrize("axis", [one.name for one in fields(MeshShape)])
+def test_a_mesh_axis_that_differs_is_in_every_name_even_where_other_settings_tell_the_runs_apart(axis):
+    mesh = {one.name: 1 for one in fields(MeshShape)}
+    sizes = (1, 2, 4)
+    runs = [run(n, "jax", mesh={**mesh, axis: size}, batch_micro=n + 1, remat=("none", "layer", "dots")[n]) for n, size in enumerate(sizes)]
+    found = labels(runs)
+    assert [f" {axis}{size} " in f" {name} " for name, size in zip(found, sizes, strict=True)] == [True] * 3
+    assert found[1] == f"jax {axis}2 micro2 remat layer"
+
+
+FULL = replace(ExperimentSpec(), lora=replace(ExperimentSpec().lora, rank=0))
+SYSTEM = system_record(FULL, {"chat_template": "a" * 64, "tokenizer": "a" * 64}).contents | {"emulated": False}
+OTHERS = {
+    "hardware": ("gpu_2xh100", "gpu_2xh100"),
+    "emulated": (True, "emulated"),
+    "mesh.dcn": (2, "dcn2"),
+    "mesh.data": (2, "data2"),
+    "mesh.fsdp": (2, "fsdp2"),
+    "mesh.tp": (2, "tp2"),
+    "batch_micro": (2, "micro2"),
+    "packing.mode": ("stream", "packing stream"),
+    "packing.length": (512, "length 512"),
+    "remat": ("dots", "remat dots"),
+    "attention": ("flash", "flash"),
+    "files.chat_template": ("c" * 64, "chat_template cccccccccccc…"),
+    "files.tokenizer": ("b" * 64, "tokenizer bbbbbbbbbbbb…"),
+}
+"""By key of the system record: another value, and how a name says it."""
+
+
+def test_every_key_of_the_system_record_has_its_words_here():
+    assert {*_keys(SYSTEM)} == {*OTHERS, "backend"}
+
+
+def test_that_a_whole_model_has_files_and_an_adapter_none_is_no_part_of_a_name():
+    lora = {key: value for key, value in SYSTEM.items() if key != "files"}
+    sciences = [{"trained": "full"}, {"trained": "lora"}]
+    runs = [run(n, science=one, **system) for n, (one, system) in enumerate(zip(sciences, (SYSTEM, lora), strict=True))]
+    assert labels(runs) == ("torch trained full", "torch trained lora")
+
+
+def _keys(value, prefix=""):
+    for key, one in value.items():
+        yield from _keys(one, f"{prefix}{key}.") if isinstance(one, dict) else [f"{prefix}{key}"]
+
+
+def _with(values, path, value):
+    first, _, rest = path.partition(".")
+    return {**values, first: _with(values.get(first, {}), rest, value) if rest else value}
+
+
+@pytest.mark.parametrize("key", OTHERS)
+def test_a_key_of_the_system_record_that_differs_is_named_whatever_else_differs(key):
+    value, said = OTHERS[key]
+    changed = [
+        SYSTEM,
+        _with(SYSTEM, key, value),
+        *(_with(SYSTEM, other, OTHERS[other][0]) for other in OTHERS if other != key),
+    ]
+    found = labels([run(number, **system) for number, system in enumerate(changed)])
+    assert f" {said} " in f" {found[1]} "
+    assert len(set(found)) == len(changed)
+    two = labels([run(number, **system) for number, system in enumerate(changed[:2])])
+    assert two[1] == f"torch {said}"
+
+
+def test_long_values_are_cut_to_what_tells_them_apart():
+    runs = [run(n, hardware=f"{name}-{'x' * 30}") for n, name in enumerate(("a", "b"))]
+    assert [len(name) for name in labels(runs)] == [len("torch ") + 24] * 2
+    alike = [run(n, hardware=f"{'x' * 30}-{name}") for n, name in enumerate(("a", "b"))]
+    assert [name[-2:] for name in labels(alike)] == ["-a", "-b"]
 
 
 def test_runs_that_nothing_tells_apart_have_their_ids():
@@ -33,8 +113,6 @@ def test_every_kind_of_mesh_is_in_the_name():
     meshes = [mesh, {**mesh, "data": 2}, {**mesh, "fsdp": 2}, {**mesh, "dcn": 2}]
     found = labels([run(number, "jax", mesh=one, batch_micro=1) for number, one in enumerate(meshes)])
     assert found == ("jax dcn1 data1 fsdp1", "jax dcn1 data2 fsdp1", "jax dcn1 data1 fsdp2", "jax dcn2 data1 fsdp1")
-    devices = [run(number, "jax", mesh=mesh, batch_micro=1, cpu_devices=count) for number, count in enumerate((1, 2))]
-    assert labels(devices) == ("jax cpu_devices 1", "jax cpu_devices 2")
 
 
 def test_runs_whose_ids_begin_alike_have_distinct_names():

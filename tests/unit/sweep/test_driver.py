@@ -60,6 +60,13 @@ class Store:
 
     metrics = artifact_text
 
+    def recent(self, kind: str) -> tuple[TrackedRun, ...]:
+        assert kind == "repeat"
+        return ()
+
+    def children(self, _run_id: str) -> tuple[TrackedRun, ...]:
+        return ()
+
 
 class Work:
     """What is done at a point, by its number of steps."""
@@ -147,6 +154,22 @@ def test_what_fails_ends_no_sweep_and_the_same_command_does_only_the_rest(work: 
     assert (code, again["done"], again["failed"], work.started) == (1, 2, 1, [2, 4])
     code, forced = run(work, points, force=True)
     assert (code, forced["failed"], forced["rejected"]) == (3, 0, 1)
+
+
+def test_a_sweep_ends_with_its_best_or_why_there_is_none(work: Work, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = run(work, swept(tmp_path, 1, 2))
+    assert code == 0
+    assert [(one["quantity"], one["decided"]) for one in said["verdicts"]] == [
+        ("loss", False),
+        ("tokens/s", False),
+        ("USD per million tokens", False),
+    ]
+    err = capsys.readouterr().err
+    assert "loss: 1.0000 nats/token; no difference that matters: equal within 0.001 nats/token: optim.steps=1, optim.steps=2" in err
+    assert "tokens/s: not decided: one run each; first is optim.steps=1 with 5 tokens/s, 0.0% ahead of optim.steps=2" in err
+    assert "USD per million tokens: not decided: one run each; first is optim.steps=1 with 2000.0000" in err
+    assert f"to decide it: python jobs/compare.py sweep={said['sweep']} repeat=3" in err
+    assert "2/2 ended; lowest loss so far 1.0000 (optim.steps=1); highest tokens/s so far 5 (optim.steps=1)" in err
 
 
 def test_at_the_budget_nothing_starts_what_runs_stops_and_a_higher_one_continues(work: Work, tmp_path: Path) -> None:

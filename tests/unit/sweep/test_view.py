@@ -13,7 +13,7 @@ from crossmesh.spec.services import StorageSpec
 from crossmesh.sweep.runs import as_result
 from crossmesh.sweep.state import DONE, REJECTED, RUNNING, STOPPED, WAITING, Point, SweepState, write_state
 from crossmesh.sweep.status import show, standing
-from crossmesh.sweep.view import SweepView, last_table, live_table
+from crossmesh.sweep.view import SweepView, last_table, left_s, live_table, progress_text
 
 POINTS = (
     Point(
@@ -39,7 +39,34 @@ def test_the_live_table_has_stage_step_rate_time_left_and_the_money() -> None:
     running = next(line for line in text.splitlines() if "micro=2" in line)
     for cell in ("running", "3/9", "2.0000", "99", "1 min 05 s", "15 min 00 s", "training"):
         assert cell in running, running
-    assert text.index("micro=2") < text.index("micro=1") < text.index("micro=4")
+    table = text[text.index("stage") :]
+    assert table.index("micro=2") < table.index("micro=1") < table.index("micro=4")
+
+
+def test_a_running_sweep_says_how_far_it_is_how_long_it_will_take_and_what_is_best_so_far(capsys: pytest.CaptureFixture[str]) -> None:
+    # One ran 1,800 s; one will have run 965; so the one that waits is taken for their mean.
+    assert left_s(STATE) == pytest.approx(65 + (1800 + 965) / 2)
+    said = "2/4 ended, about 24 min 08 s left; lowest loss so far 1.2500 (micro=1); highest tokens/s so far 1,234 (micro=1)"
+    assert progress_text(STATE) == said
+    assert said in text_of(live_table(STATE))
+    SweepView(live=True).show(STATE)
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_time_left_is_shared_by_those_that_run_together_and_is_not_guessed() -> None:
+    two = tuple(Point(str(n), "", state=RUNNING, seconds=10, left_s=left) for n, left in enumerate((90.0, 90.0)))
+    waiting = tuple(Point(f"w{n}", "", state=WAITING) for n in range(4))
+    assert left_s(replace(STATE, points=(*two, *waiting))) == pytest.approx((180 + 400) / 2)
+    assert left_s(replace(STATE, points=(replace(two[0], left_s=500.0), replace(two[1], left_s=10.0)))) == 500.0
+    unknown = replace(STATE, points=(replace(two[0], left_s=None), *waiting))
+    assert left_s(unknown) is None
+    assert progress_text(unknown) == "0/5 ended, time left not known yet"
+    assert progress_text(replace(STATE, points=POINTS[:1])).startswith("1/1 ended; lowest loss")
+
+
+def test_an_emulated_rate_and_a_loss_that_is_none_are_no_best_so_far() -> None:
+    points = (replace(POINTS[0], emulated=True), replace(POINTS[0], key="n", loss=float("nan"), tokens_per_s=None))
+    assert progress_text(replace(STATE, points=points)) == "2/2 ended; lowest loss so far 1.2500 (micro=1)"
 
 
 def test_the_last_table_keeps_the_order_and_says_why_as_it_was_said() -> None:

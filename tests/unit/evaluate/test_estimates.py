@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crossmesh.evaluate.estimates import Estimate, Margin, change_over_rounds, difference, rate_of_runs, relative_change
 from crossmesh.evaluate.paired import holm
-from crossmesh.report.estimates import Estimate, Margin, change_over_rounds, difference, rate_of_runs, relative_change
 
 
 def test_a_difference_has_newcombes_interval():

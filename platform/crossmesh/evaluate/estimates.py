@@ -1,4 +1,4 @@
-"""Numbers with intervals: differences, ratios and medians. Pure arithmetic; what is worth comparing is `comparable`'s."""
+"""Numbers with intervals: differences, ratios and means of repeats. Pure arithmetic; what is worth comparing is the asker's."""
 
 import math
 from collections.abc import Sequence
