@@ -4,6 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
@@ -81,3 +84,53 @@ def test_an_endpoint_is_evaluated_tracked_and_compared(place):
     other, _ = place.run("eval.temperature=0.2", f"against={model['run_id']}")
     assert {one["comparable"] for one in other["comparisons"]} == {False}
     assert other["comparisons"][0]["differing"] == ["sampling.temperature"]
+
+
+class Other(ThreadingHTTPServer):
+    """Another server on a port that a job is told to serve on: it would share it, as Ray Serve's proxy does, and remembers who asks."""
+
+    allow_reuse_port = True
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answering)
+        self.asked: list[str] = []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+class _Answering(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        body = json.dumps({"object": "list", "data": [{"id": "base", "object": "model"}]}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_job_of_its_own_server_never_asks_the_one_on_the_port(tmp_path, checkout):
+    other = Other()
+    taken = other.server_address[1]
+    storage = tmp_path / "storage"
+    asked = ["data.rtl.train_rows=8", "data.rtl.heldout_rows=3", "data.rtl.hard_rows=1", "eval.max_tokens=8", "serve.max_model_len=1024"]
+    command = [sys.executable, str(checkout / "jobs" / "evaluate.py"), "model=tiny_llama", *asked, f"serve.port={taken}", "output=json"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "RAY_"))}
+    environment |= {"CROSSMESH_STORAGE": str(storage), "VLLM_CPU_KVCACHE_SPACE": "1"}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False, timeout=580)
+    finally:
+        other.shutdown()
+        other.server_close()
+    assert done.returncode == 0, done.stderr
+    assert other.asked == []
+    base = json.loads(done.stdout.splitlines()[-1])["models"]["base"]
+    assert {split: one["samples"] for split, one in base["splits"].items()} == {"heldout": 3, "hard": 1}
+    client = MlflowClient(f"sqlite:///{storage / 'mlflow.db'}")
+    record = json.loads(Path(client.download_artifacts(base["run_id"], "records/evaluation.json", str(tmp_path))).read_text())
+    assert "unknown" not in record["engine"]  # Its own server, which says what it is.

@@ -14,11 +14,12 @@ import pytest
 
 from crossmesh.console import Console
 from crossmesh.report.comparing import compare_runs
-from crossmesh.report.selection import sweep_runs
+from crossmesh.report.selection import named_runs, sweep_runs
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import StorageSpec, TrackingSpec
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_SCIENCE, Tracker
 from crossmesh.verify.sweep_store import make_sweep
+from report_runs import add_evaluation, problems
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 SIZES = {"phone": (390, 844), "desktop": (1280, 900)}
@@ -50,6 +51,21 @@ def page_file(store: tuple[Tracker, str], tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module")
+def judged_file(store: tuple[Tracker, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of two runs that learnt the same, whose adapters and base were evaluated: the base solves nothing, they 1/3 and 2/3."""
+    tracker, parent = store
+    first, *others = sweep_runs(tracker, parent).runs
+    second = next(run for run in others if run.tags[TAG_SCIENCE] == first.tags[TAG_SCIENCE])
+    base = {TAG_BASE: "b" * 64}
+    add_evaluation(tracker, "base", base, 0)
+    for right, run in enumerate((first, second), 1):
+        tracker.tags(run.run_id, base)
+        add_evaluation(tracker, run.name, {**base, TAG_ADAPTER: run.tags[TAG_ADAPTER]}, right)
+    chosen = named_runs(tracker, [first.run_id, second.run_id])
+    return compare_runs(tracker, chosen, "compare", tmp_path_factory.mktemp("judged"), (1.0, 8.0), 0.0, ExperimentSpec()).page
+
+
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
@@ -63,25 +79,25 @@ def chromium() -> Iterator[Any]:
 
 
 @pytest.fixture
-def opened(chromium: Any, page_file: Path) -> Iterator[Any]:
-    """Returns a function that opens the report at a size and in a colour scheme; afterwards nothing may have been said or asked for."""
+def opened(chromium: Any, page_file: Path, judged_file: Path) -> Iterator[Any]:
+    """Returns a function that opens a report at a size and in a color scheme; afterwards nothing may have been said or asked for."""
     contexts, said, asked = [], [], []
 
-    def open_page(width: int, height: int, scheme: str = "light") -> Any:
+    def open_page(width: int, height: int, scheme: str = "light", *, judged: bool = False) -> Any:
         context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
-        page.goto(page_file.as_uri())
+        page.goto((judged_file if judged else page_file).as_uri())
         return page
 
     yield open_page
     for context in contexts:
         context.close()
     assert said == []
-    assert set(asked) == {page_file.as_uri()}
+    assert set(asked) <= {page_file.as_uri(), judged_file.as_uri()}
 
 
 def column(page: Any, table: str, heading: str) -> list[float]:
@@ -110,6 +126,33 @@ def test_the_page_fits_its_screen_and_says_nothing_on_the_console(opened: Any, s
         == {"light": "rgb(246, 247, 249)", "dark": "rgb(14, 17, 22)"}[scheme]
     )
     page.screenshot(path=shots / f"report-{size}-{scheme}.png", full_page=True)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_answers_stand_beside_the_bases_and_what_solves_more_is_at_the_top(opened: Any, shots: Path, size: str) -> None:
+    page = opened(*SIZES[size], judged=True)
+    page.screenshot(path=shots / f"report-judged-{size}.png", full_page=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[size][0]
+    cards = page.locator(".example")
+    assert cards.count() == 8  # Two that passed and two that failed of each model.
+    states = [card.locator(".state").all_inner_texts() for card in cards.all()]
+    assert states == [["passed", "failed"]] * 2 + [["failed", "failed"]] * 2 + [["passed", "failed"]] * 2 + [["failed", "failed"]] * 2
+    names = [card.locator("b").all_inner_texts() for card in cards.all()]
+    assert all(pair[1] == "base" and pair[0].startswith("torch ") for pair in names)
+    kinds = {problem.id.rpartition("-")[0] for problem in problems()}
+    heads = page.locator("#table-kinds tbody th .main").all_inner_texts()
+    assert set(heads) == kinds
+    assert page.locator("#table-evaluation").is_visible()
+    whole = page.locator("main").inner_text()
+    assert whole.index("Sample answers") < whole.index("Records")
+    empty = """[...document.querySelectorAll('table')].filter(table => {
+        const cells = [...table.querySelectorAll('tbody td.number')];
+        return cells.length && cells.every(cell => cell.dataset.value === undefined);
+    }).map(table => table.id)"""
+    assert page.evaluate(empty) == []  # No table has no number at all.
+    cut = """[...document.querySelectorAll('main *')].filter(one => one.getBoundingClientRect().right > innerWidth + 1
+        && !one.closest('.scroll, pre, .tall')).map(one => one.outerHTML.slice(0, 120))"""
+    assert page.evaluate(cut) == []
 
 
 def test_tables_sort_by_click_numbers_as_numbers(opened: Any) -> None:
