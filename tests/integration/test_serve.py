@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from crossmesh.data.chat import ChatTokenizer
 from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.prompts import prompts_record
 from crossmesh.files import canonical_json, digest_text
+from crossmesh.models.serving_defaults import ServingDefaults
 from crossmesh.models.weights import fetch_model
 from crossmesh.origin import HEADER
 from crossmesh.spec.training import ModelSpec
@@ -32,18 +34,27 @@ from serve_parts import greedy, start, tokens_of_peft, until
 pytestmark = pytest.mark.integration
 RANK = 4
 TOKENS = 24
+TWO = ServingDefaults(tuple(range(3, 512, 8)), "2024-03-05", {"style": " short "})
+"""What the second adapter was trained with."""
 PROMPTS = ([5, 40, 77, 301], [9] * 30, [17, 18, 19, 20, 21, 22, 23, 480])
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fetch_model(ModelSpec(family="llama", weights="random://tiny_llama@0"), tmp_path_factory.mktemp("cache")).path
+    """A tiny Llama whose template asks for the date and for a variable."""
+    made = fetch_model(ModelSpec(family="llama", weights="random://tiny_llama@0"), tmp_path_factory.mktemp("cache")).path
+    folder = tmp_path_factory.mktemp("model")
+    shutil.copytree(made, folder, dirs_exist_ok=True)
+    template = folder / "chat_template.jinja"
+    template.write_text("{{ strftime_now('%d %b %Y') }}{{ style }}" + template.read_text())
+    return folder
 
 
 @pytest.fixture(scope="module")
 def adapters(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("adapters")
-    return {name: write_random_adapter(model, folder / name, seed, RANK, 0.5) for seed, name in enumerate(("one", "two"))}
+    served = {"one": None, "two": TWO}
+    return {name: write_random_adapter(model, folder / name, seed, RANK, 0.5, served[name]) for seed, name in enumerate(served)}
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +118,34 @@ def test_the_served_tokens_are_those_of_transformers_and_peft(client: openai.Ope
     served = {name: [greedy(client, name, prompt, TOKENS) for prompt in PROMPTS] for name in expected}
     assert served == expected
     assert served["base"] != served["one"] != served["two"] != served["base"]
+
+
+def test_answers_end_where_they_were_trained_to_end(client: openai.OpenAI, expected: dict[str, list[list[int]]]) -> None:
+    for prompt, tokens in zip(PROMPTS, expected["two"], strict=True):
+        extra = {"return_token_ids": True}
+        answer = client.completions.create(model="two", prompt=list(prompt), max_tokens=TOKENS, temperature=0, extra_body=extra).choices[0]
+        (end,) = [index for index, token in enumerate(tokens) if token in (*TWO.stop_ids, 1)][:1]
+        assert (answer.model_extra or {})["token_ids"] == tokens[: end + 1]
+        assert answer.finish_reason == "stop"
+
+
+@pytest.mark.parametrize(("name", "date", "style"), [("two", "2024-03-05", " short "), ("one", "", ""), ("base", "", "")])
+def test_the_template_is_told_what_it_was_told_in_training(
+    server: dict[str, Any], client: openai.OpenAI, model: Path, name: str, date: str, style: str
+) -> None:
+    messages: Any = [{"role": "user", "content": "hello"}]
+    for told in ({"style": style}, {"style": " long "}):
+        tokenizer = ChatTokenizer(model, date)
+        tokens = tokenizer.encode(tokenizer.template.render(messages, told, add_generation_prompt=True))
+        body = {"model": name, "messages": messages} | ({"chat_template_kwargs": told} if told["style"] != style else {})
+        said = httpx.post(
+            f"{server['base_url'].removesuffix('/v1')}/tokenize", json=body, headers={"Authorization": f"Bearer {server['api_key']}"}
+        )
+        assert said.json()["tokens"] == tokens
+    answer = client.chat.completions.create(model=name, messages=messages, max_tokens=1)
+    assert answer.usage is not None
+    tokenizer = ChatTokenizer(model, date)
+    assert answer.usage.prompt_tokens == len(tokenizer.encode(tokenizer.template.render(messages, {"style": style}, True)))
 
 
 def test_models_do_not_mix_when_asked_at_once(client: openai.OpenAI, expected: dict[str, list[list[int]]]) -> None:

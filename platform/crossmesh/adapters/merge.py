@@ -23,6 +23,7 @@ from crossmesh.errors import InputError
 from crossmesh.files import digest_file, write_json
 from crossmesh.models.checkpoints import FLOATS, INDEX_FILE, Checkpoint, Tensor, open_checkpoint
 from crossmesh.models.rewriting import RowChange, clear_records, rewrite
+from crossmesh.models.serving_defaults import write_defaults
 from crossmesh.models.spelling import spellings
 from crossmesh.models.stores import Store, read_small
 from crossmesh.models.weights import MANIFEST, weights_digest
@@ -77,8 +78,9 @@ def merge(adapter: OpenAdapter, base: Store, folder: Path, on_progress: Callable
     with resumable_folder(folder) as staging, threadpool_limits(1, user_api="blas"):
         shards = rewrite(checkpoint, staging, changes, f"{_RECIPE} {digest}", on_progress)
         copied = _copy_small(base, staging)
+        own = write_defaults(staging, adapter.serving)
         base_files = {name: shard.base for name, shard in shards.items()} | copied
-        files = {name: shard.merged for name, shard in shards.items()} | copied
+        files = {name: shard.merged for name, shard in shards.items()} | copied | {name: digest_file(staging / name) for name in own}
         base_digest, merged_digest = (weights_digest([*shards], hashes) for hashes in (base_files, files))
         if not any_base:
             adapter.check_base(base_digest, "force=true, which the manifest will say")

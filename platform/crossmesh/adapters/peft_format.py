@@ -21,6 +21,7 @@ from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, write_json
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.checkpoints import FLOATS, Checkpoint, Tensor, read_shard
+from crossmesh.models.serving_defaults import ServingDefaults, read_defaults
 from crossmesh.models.spelling import module_spellings, spellings
 from crossmesh.models.stores import LocalStore, Store
 from crossmesh.models.targets import all_weights, expand_targets
@@ -34,6 +35,8 @@ _BLOCK = 1 << 22
 """Values that are compared at once."""
 _BASE_KEY = "crossmesh_base_weights"
 """Where the file of the arrays says which base they were trained on."""
+_SERVING_KEY = "crossmesh_serving"
+"""Where it says what the adapter is served with."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class OpenAdapter:
     _data_start: int
     copies: Mapping[str, Tensor] = field(default_factory=dict)
     """Whole weights of the base that PEFT writes beside LoRA on its embedding or output projection, by the tensor's name there."""
+    serving: ServingDefaults = field(default_factory=ServingDefaults)
+    """What it is served with beyond what its base says."""
 
     def named_as(self, known: Container[str]) -> "OpenAdapter":
         """This adapter with the modules' names that `known` has: the same modules have had several."""
@@ -154,7 +159,8 @@ def open_adapter(folder: Path) -> OpenAdapter:
     modules = sorted({_module(name, folder) for name in tensors})
     config = read_config(folder, modules)
     _check_shapes({name: tensor.shape for name, tensor in tensors.items()}, config, str(folder))
-    return OpenAdapter(folder, config, shard.metadata.get(_BASE_KEY, ""), tensors, len(shard.header), copies)
+    serving = read_defaults(shard.metadata.get(_SERVING_KEY, ""), str(path))
+    return OpenAdapter(folder, config, shard.metadata.get(_BASE_KEY, ""), tensors, len(shard.header), copies, serving)
 
 
 def write_adapter(
@@ -177,12 +183,15 @@ def write_adapter(
     return store_adapter(folder, arrays, AdapterConfig(rank, alpha, dropout, base_model, tuple(sorted(modules))), base_digest)
 
 
-def store_adapter(folder: Path, arrays: Mapping[str, FloatArray], config: AdapterConfig, base_digest: str) -> str:
-    """`write_adapter` of an adapter whose modules may each have a rank and an alpha of their own."""
+def store_adapter(
+    folder: Path, arrays: Mapping[str, FloatArray], config: AdapterConfig, base_digest: str, serving: ServingDefaults | None = None
+) -> str:
+    """`write_adapter` of an adapter whose modules may each have a rank and an alpha of their own, and that is served with `serving`."""
     _check_shapes({name: array.shape for name, array in arrays.items()}, config, str(folder))
     for name, array in arrays.items():
         _check_finite(name, array, str(folder))
-    metadata = {"format": "pt"} | ({_BASE_KEY: base_digest} if base_digest else {})
+    said = {_BASE_KEY: base_digest, _SERVING_KEY: serving.text() if serving else ""}
+    metadata = {"format": "pt"} | {key: text for key, text in said.items() if text}
     with new_folder(folder) as temporary:
         contiguous = {name: np.ascontiguousarray(array, np.float32) for name, array in sorted(arrays.items())}
         save_file(contiguous, str(temporary / WEIGHTS_FILE), metadata=metadata)
@@ -313,7 +322,7 @@ def write_serving_adapter(source: Path, target: Path, architecture: Architecture
         ranks={**config.ranks, **ranks},
         alphas={**config.alphas, **alphas},
     )
-    return store_adapter(target, served, whole, adapter.base_digest)
+    return store_adapter(target, served, whole, adapter.base_digest, adapter.serving)
 
 
 def _copied(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What is trained is what is served: token ids held against the model's vocabulary, ends of answers against where a server stops.
+"""What is trained is what is served: token ids held against the model's vocabulary, ends of answers against where its server stops.
 
 That each answer stands behind the prompt that a server sends is `chat.py`'s part. It reads small files of the model folder.
 """
@@ -27,8 +27,13 @@ def serving_stops(folder: Path, tokenizer: ChatTokenizer) -> frozenset[int]:
     return frozenset(token for token in named if isinstance(token, int))
 
 
-def check_served(data: Dataset, folder: Path, tokenizer: ChatTokenizer, vocab: int) -> None:
-    """Raise `InputError` when rows hold ids that the embedding has no row for, or answers end where no server stops.
+def unserved_stops(data: Dataset, folder: Path, tokenizer: ChatTokenizer) -> tuple[int, ...]:
+    """Ids that answers end with and a server of the model in `folder` does not stop at: what is trained is served with them."""
+    return tuple(sorted({*data.stop_ids} - serving_stops(folder, tokenizer)))
+
+
+def check_vocabulary(data: Dataset, folder: Path, tokenizer: ChatTokenizer, vocab: int) -> None:
+    """Raise `InputError` when rows hold ids that the embedding has no row for.
 
     Args:
         data: the rows.
@@ -43,15 +48,6 @@ def check_served(data: Dataset, folder: Path, tokenizer: ChatTokenizer, vocab: i
             f"The rows hold token ids that {folder} has no embedding for: {shown}; its vocabulary has {vocab} (0 to {vocab - 1}). "
             "Tokens were added to the tokenizer and the embedding was not resized: resize it and save the model, or take the tokens out of "
             "the tokenizer."
-        )
-    stops = serving_stops(folder, tokenizer)
-    unknown = [token for token in data.stop_ids if token not in stops]
-    if unknown:
-        learned = ", ".join(f"{token} ({tokenizer.decode([token])!r})" for token in unknown)
-        served = ", ".join(f"{token} ({tokenizer.decode([token])!r})" for token in sorted(stops)) or "none"
-        raise InputError(
-            f"Answers end with token {learned} under the chat template of {folder}, and serving stops at {served} only: the trained "
-            f"model would run on to its limit. Set eos_token_id to {sorted({*stops, *unknown})} in generation_config.json of the model."
         )
 
 
@@ -75,7 +71,7 @@ def dropped_text(data: Dataset) -> str:
     )
 
 
-def notes(data: Dataset, tokenizer: ChatTokenizer, template_date: str) -> tuple[str, ...]:
+def notes(data: Dataset, tokenizer: ChatTokenizer, template_date: str, stops: tuple[int, ...] = ()) -> tuple[str, ...]:
     """What the person who trains on these rows should know."""
     said = list(data.forms)
     if data.dropped:
@@ -85,5 +81,10 @@ def notes(data: Dataset, tokenizer: ChatTokenizer, template_date: str) -> tuple[
         keys = ", ".join(f"{key!r} ({count} row{'s' if count > 1 else ''})" for key, count in sorted(data.unused.items()))
         said.append(f"the chat template uses these keys of the rows nowhere: {keys}")
     if tokenizer.template.uses_date:
-        said.append(f"the chat template asks for the date: rows are rendered with {template_date}; a server renders with its own clock")
+        said.append(
+            f"the chat template asks for the date: rows are rendered with {template_date}, and so is what the trained model is asked"
+        )
+    if stops:
+        ends = ", ".join(f"{token} ({tokenizer.decode([token])!r})" for token in stops)
+        said.append(f"answers end with token {ends}, at which a server of the base does not stop: the trained model is served with it")
     return tuple(said)

@@ -6,7 +6,7 @@ Rows that are too long or empty are dropped and counted by reason, never cut. Re
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,8 @@ class Dataset:
     """Of all rows that are not empty, also those that are too long."""
     forms: tuple[str, ...] = ()
     """How columns were read that the spec does not name."""
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """`chat_template_kwargs`, where all rows have the same."""
 
     @property
     def dropped_long(self) -> int:
@@ -237,9 +239,16 @@ def encode_rows(conversations: Sequence[Conversation], tokenizer: ChatTokenizer,
             f"data.max_length={max_length} is below the shortest row, which has {lengths.shortest} tokens (the mean is {lengths.mean:.0f}, "
             f"the longest {lengths.longest}). Raise data.max_length; rows are dropped when too long, never cut."
         )
-    unused = unused_keys(tokenizer, [one for one in conversations if not one.problem])
+    read = [one for one in conversations if not one.problem]
+    unused = unused_keys(tokenizer, read)
     forms = tuple(sorted({one.form for one in conversations if one.form}))
-    return Dataset(tuple(rows), counted, unused, _digest(rows), lengths, forms)
+    return Dataset(tuple(rows), counted, unused, _digest(rows), lengths, forms, _common_kwargs(read, unused))
+
+
+def _common_kwargs(conversations: Sequence[Conversation], unused: Mapping[str, int]) -> dict[str, Any]:
+    """The variables that all conversations give the chat template alike, but for those that it uses nowhere."""
+    told = [{key: value for key, value in one.context.items() if key not in (*CONTEXT_KEYS, *unused)} for one in conversations]
+    return told[0] if told and all(one == told[0] for one in told) else {}
 
 
 def load_rows(data: DataSpec, tokenizer: ChatTokenizer, cache: Path) -> Dataset:

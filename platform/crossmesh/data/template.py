@@ -8,7 +8,7 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from crossmesh.data.conversation import Messages
@@ -79,12 +79,13 @@ class ChatTemplate:
         """
         self._folder, self._named = folder, dict(named)
         self.digest = digest_text(text)
-        self.uses_date = "strftime_now" in text
         extensions = [_GenerationTag, jinja2.ext.loopcontrols]
         self._environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
         self._environment.filters["tojson"] = _tojson
-        self._environment.globals.update(raise_exception=_raise_exception, strftime_now=(now or datetime.now()).strftime)
         try:
+            # A template whose date is fixed defines the function itself. Globals would not be among what is found.
+            self.uses_date = "strftime_now" in meta.find_undeclared_variables(self._environment.parse(text))
+            self._environment.globals.update(raise_exception=_raise_exception, strftime_now=(now or datetime.now()).strftime)
             self._template = self._environment.from_string(text)
         except jinja2.TemplateError as error:
             raise InputError(f"The chat template of {folder} does not compile: {error}.") from error

@@ -22,14 +22,14 @@ from crossmesh.models.checkpoints import INDEX_FILE
 from crossmesh.models.families import read_architecture
 from crossmesh.models.model_files import link_model, only_model, tensor_files
 from crossmesh.models.random_weights import random_version, write_random
+from crossmesh.models.serving_defaults import GENERATION_FILE, TEMPLATE_FILE, template_of
 from crossmesh.spec.training import ModelSpec
 
 MANIFEST = "crossmesh.json"
 _GGUF_RECIPE = 1
 """Raised whenever the same GGUF file gives another folder."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model")
-_TEMPLATE_FILE = "chat_template.jinja"
-_OTHER_FILES = ("config.json", "generation_config.json", _TEMPLATE_FILE)
+_OTHER_FILES = ("config.json", GENERATION_FILE, TEMPLATE_FILE)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _log = logging.getLogger(__name__)
 
@@ -183,18 +183,12 @@ def _check_blobs(folder: Path) -> tuple[Path, dict[str, str]]:
 
 def chat_template(folder: Path) -> str:
     """The chat template: of chat_template.jinja, or else of tokenizer_config.json. Raises `InputError` when there is none."""
-    file = folder / _TEMPLATE_FILE
-    if file.is_file():
-        with reading(file, "a Jinja template in UTF-8"):
-            return file.read_text(encoding="utf-8")
     config = folder / "tokenizer_config.json"
     with reading(config, "a JSON object"):
-        template = read_json(config).get("chat_template") if config.is_file() else None
-        if isinstance(template, list):
-            template = {entry["name"]: entry["template"] for entry in template}.get("default")
-    if not isinstance(template, str) or not template:
+        template = template_of(folder / TEMPLATE_FILE, read_json(config) if config.is_file() else {})
+    if template is None:
         raise InputError(
-            f"{folder} has no chat template. Allowed: a model with {_TEMPLATE_FILE}, or with chat_template in tokenizer_config.json."
+            f"{folder} has no chat template. Allowed: a model with {TEMPLATE_FILE}, or with chat_template in tokenizer_config.json."
         )
     return template
 

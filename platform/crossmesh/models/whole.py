@@ -19,6 +19,7 @@ from crossmesh.errors import CrossmeshError
 from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, read_json, write_json
 from crossmesh.models.families import read_architecture
 from crossmesh.models.model_files import tensor_files
+from crossmesh.models.serving_defaults import ServingDefaults, write_defaults
 from crossmesh.models.spelling import locate
 from crossmesh.models.targets import all_weights
 from crossmesh.models.weights import companion_files
@@ -27,7 +28,9 @@ _WEIGHTS_FILE = "model.safetensors"
 _DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 
 
-def write_model(folder: Path, arrays: Mapping[str, npt.NDArray[np.float32]], base: Path, dtype: str) -> str:
+def write_model(
+    folder: Path, arrays: Mapping[str, npt.NDArray[np.float32]], base: Path, dtype: str, serving: ServingDefaults | None = None
+) -> str:
     """Write a model folder, whole or not at all, and return its digest.
 
     Args:
@@ -35,6 +38,7 @@ def write_model(folder: Path, arrays: Mapping[str, npt.NDArray[np.float32]], bas
         arrays: every tensor of the base's text decoder, by its name in `models/targets.py`; it is written under the one it has in the base.
         base: the folder that training started from; its configuration, tokenizer and template are copied.
         dtype: `float32`, or `bfloat16`, to which values are rounded.
+        serving: what it is served with beyond what its base says.
     """
     shapes = _shapes(base)
     decoder = {weight.hf_name for weight in all_weights(read_architecture(base))}
@@ -55,6 +59,8 @@ def write_model(folder: Path, arrays: Mapping[str, npt.NDArray[np.float32]], bas
             shutil.copyfile(base / name, temporary / name)
         config = {key: value for key, value in read_json(base / "config.json").items() if key != "torch_dtype"}
         write_json(temporary / "config.json", {**config, "dtype": dtype})
+        if serving:
+            write_defaults(temporary, serving)
     return model_digest(folder)
 
 

@@ -62,6 +62,9 @@ class ServedBase:
         adapter.check_base(self.weights_digest)
         if adapter.copies:
             adapter.check_copies(open_checkpoint(LocalStore(self.folder)))
+        vocab = read_architecture(self.folder).vocab
+        if beyond := [token for token in adapter.serving.stop_ids if token >= vocab]:
+            raise InputError(f"{source} says that its answers end with token {beyond[0]}; the vocabulary of its base has {vocab}.")
         form = self.forms / digest_text(canonical_json([self.weights_digest, adapter_digest(source)]))[:16]
         with locked(form.with_name(f"{form.name}.lock")):
             if not _sound(form):

@@ -21,6 +21,7 @@ from vllm.platforms import current_platform
 
 from crossmesh.errors import InputError
 from crossmesh.serve.asgi import App
+from crossmesh.serve.defaults_vllm import serve_as_trained
 from crossmesh.serve.engine import EngineSettings
 from crossmesh.serve.fingerprint import EngineFacts, fingerprint
 from crossmesh.serve.loading import HotLoading
@@ -119,6 +120,7 @@ async def openai_app(server: LLMServer, settings: EngineSettings, loading: HotLo
     """
     app: FastAPI = await server.engine.build_asgi_app()
     served: OpenAIServingModels = app.state.openai_serving_models
+    serve_as_trained(app, dict(settings.adapters))
     facts = engine_facts(server)
     known: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
 

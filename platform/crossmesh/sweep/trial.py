@@ -17,7 +17,7 @@ from crossmesh.cluster import call_worker, ray_session, users_cluster
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.lengths import LengthStatistics
 from crossmesh.data.packing import plan_steps
-from crossmesh.data.served import check_dropped, check_served, notes
+from crossmesh.data.served import check_dropped, check_vocabulary, notes, unserved_stops
 from crossmesh.data.sources import Dataset, Dropped, load_rows
 from crossmesh.data.template_date import fixed_date
 from crossmesh.errors import BudgetReachedError, CrossmeshError, InputError
@@ -160,7 +160,7 @@ def prepare(spec: ExperimentSpec, model: ModelFolder, tracker: Tracker) -> Prepa
     tokenizer = own_tokenizer(spec, model)
     data = load_rows(spec.data, tokenizer, cache_folder(spec))
     check_dropped(data, spec.data)
-    check_served(data, model.path, tokenizer, architecture.vocab)
+    check_vocabulary(data, model.path, tokenizer, architecture.vocab)
     lengths = [len(row.tokens) for row in data.rows]
     planner = own_planner(spec, tracker if spec.hardware.slice.chip else None)
     planned = gate_point(spec, training_point(spec, architecture, modules, lengths), planner)
@@ -177,7 +177,7 @@ def prepare(spec: ExperimentSpec, model: ModelFolder, tracker: Tracker) -> Prepa
         check_origin(origin, science, spec, tracker)
         origin = replace(origin, alike=settings_digest(science.contents) == origin.settings)
         science = science_record(spec, replace(facts, resumed_from=origin.sets_apart))
-    said = notes(data, tokenizer, tokenizer.template_date)
+    said = notes(data, tokenizer, tokenizer.template_date, unserved_stops(data, model.path, tokenizer))
     date = tokenizer.template_date if tokenizer.template.uses_date else ""
     return Prepared(model, science, system, data.lengths, data.dropped, said, date, placement, start, origin, planned)
 

@@ -14,9 +14,11 @@ from typing import TextIO
 from crossmesh.data.batches import PackedBatch
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.packing import build_batch, plan_steps
+from crossmesh.data.served import unserved_stops
 from crossmesh.data.sources import load_rows
 from crossmesh.errors import CrossmeshError
 from crossmesh.files import write_json, write_text
+from crossmesh.models.serving_defaults import ServingDefaults
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.load import LoadMeter
 from crossmesh.track.system import Values, sampling
@@ -110,16 +112,24 @@ def _train(assignment: Assignment, rank: int, stream: TextIO, interruption: Call
         emit(StageEvent("exporting what was trained"))
         arrays = backend.export()
         if leads():
-            _write_result(assignment, arrays, data.digest, done.history)
+            date = tokenizer.template_date if tokenizer.template.uses_date else ""
+            serving = ServingDefaults.of(unserved_stops(data, model.path, tokenizer), date, data.template_kwargs)
+            _write_result(assignment, arrays, serving, data.digest, done.history)
     elif done.ended == "preempted" and leads():
         assignment.preempted.touch()
 
 
-def _write_result(assignment: Assignment, arrays: dict[str, FloatArray], data_digest: str, history: tuple[StepEvent, ...]) -> None:
+def _write_result(
+    assignment: Assignment,
+    arrays: dict[str, FloatArray],
+    serving: ServingDefaults,
+    data_digest: str,
+    history: tuple[StepEvent, ...],
+) -> None:
     result = {
         "identity": assignment.identity,
         "data_digest": data_digest,
-        "adapter_digest": write_trained(assignment, arrays),
+        "adapter_digest": write_trained(assignment, arrays, serving),
         "history": [asdict(event) for event in history],
     }
     write_json(assignment.result, result)

@@ -10,13 +10,16 @@ from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import store_adapter
 from crossmesh.models.families import read_architecture
 from crossmesh.models.lora import LoraModule, lora_modules
+from crossmesh.models.serving_defaults import ServingDefaults
 from crossmesh.spec.training import LoraSpec
 
 
-def write_random_adapter(model: Path, folder: Path, seed: int, rank: int, spread: float = 0.1) -> Path:
+def write_random_adapter(
+    model: Path, folder: Path, seed: int, rank: int, spread: float = 0.1, serving: ServingDefaults | None = None
+) -> Path:
     """Write a PEFT adapter of the model in `model` to `folder` and return it; alpha is the rank. `spread` is `random_arrays`'."""
     modules = lora_modules(LoraSpec(rank=rank, alpha=float(rank)), read_architecture(model))
-    store_adapter(folder, random_arrays(modules, seed, spread), AdapterConfig.of(modules, 0.0, str(model)), "")
+    store_adapter(folder, random_arrays(modules, seed, spread), AdapterConfig.of(modules, 0.0, str(model)), "", serving)
     return folder
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.conversation import Conversation, message
-from crossmesh.data.served import check_dropped, check_served, notes, serving_stops
+from crossmesh.data.served import check_dropped, check_vocabulary, notes, serving_stops, unserved_stops
 from crossmesh.data.sources import encode_rows
 from crossmesh.data.template_date import fixed_date
 from crossmesh.errors import InputError
@@ -33,12 +33,12 @@ def test_an_id_beyond_the_embedding_is_refused(make_tokenizer: Make, tmp_path: P
     data = encode_rows([ROW], tokenizer, 64)
     folder = with_stops(tmp_path / "tokenizer", "config.json", None)
     largest = max(int(row.tokens.max()) for row in data.rows)
-    check_served(data, folder, tokenizer, largest + 1)
+    check_vocabulary(data, folder, tokenizer, largest + 1)
     with pytest.raises(InputError, match=rf"no embedding for: {largest} .*its vocabulary has {largest} \(0 to {largest - 1}\)"):
-        check_served(data, folder, tokenizer, largest)
+        check_vocabulary(data, folder, tokenizer, largest)
 
 
-def test_an_end_that_serving_does_not_stop_at_is_refused(make_tokenizer: Make, tmp_path: Path) -> None:
+def test_an_end_that_a_server_does_not_stop_at_is_named(make_tokenizer: Make, tmp_path: Path) -> None:
     make_tokenizer()
     folder = tmp_path / "tokenizer"
     config = json.loads((folder / "tokenizer_config.json").read_text())
@@ -48,11 +48,30 @@ def test_an_end_that_serving_does_not_stop_at_is_refused(make_tokenizer: Make, t
     (end,) = data.stop_ids
     assert tokenizer.decode([end]) == "<|end|>"
     with_stops(folder, "config.json", 1)
-    with pytest.raises(InputError, match=r"Answers end with token .*<\|end\|>.* serving stops at .*<eos>.* generation_config\.json"):
-        check_served(data, folder, tokenizer, 512)
+    assert unserved_stops(data, folder, tokenizer) == (end,)
+    (said,) = notes(data, tokenizer, "", (end,))
+    assert f"answers end with token {end} ('<|end|>')" in said
     with_stops(folder, "generation_config.json", [1, end])
-    check_served(data, folder, tokenizer, 512)
+    assert unserved_stops(data, folder, tokenizer) == ()
     assert serving_stops(folder, tokenizer) == {1, end}
+
+
+@pytest.mark.parametrize(
+    ("told", "common"),
+    [
+        ([{"style": "short"}, {"style": "short"}], {"style": "short"}),
+        ([{"style": "short"}, {"style": "long"}], {}),
+        ([{"style": "short"}, {}], {}),
+        ([{"style": "short", "unknown": 1}] * 2, {"style": "short"}),
+        ([{"style": "short", "tools": [{"name": "f"}]}] * 2, {"style": "short"}),
+    ],
+)
+def test_variables_that_all_rows_give_the_template_are_known(
+    make_tokenizer: Make, told: list[dict[str, object]], common: dict[str, object]
+) -> None:
+    tokenizer = make_tokenizer("{{ style }}{{ tools }}" + DATED.partition("}}")[2])
+    rows = [Conversation(ROW.messages, place=f"line {index}", context=context) for index, context in enumerate(told)]
+    assert encode_rows(rows, tokenizer, 256).template_kwargs == common
 
 
 @pytest.mark.parametrize(("allowed", "stops"), [(0.0, True), (0.01, True), (0.5, False), (1, True), (2, False)])
