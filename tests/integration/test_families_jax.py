@@ -74,13 +74,14 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ),
     ("tiny_mistral", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}}),
     ("tiny_qwen3", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2, "tie_word_embeddings": False}),
+    ("tiny_qwen3_moe", {"norm_topk_prob": False, "num_experts_per_tok": 3, "tie_word_embeddings": True}),
 ]
 
 
 def write_variant(name: str, change: dict[str, Any], folder: Path) -> None:
     write_json(folder / "config.json", architecture_config(name) | change)
     random = np.random.default_rng(0)
-    shapes = {weight.hf_name: weight.hf_shape for weight in all_weights(read_architecture(folder))}
+    shapes = {name: shape for weight in all_weights(read_architecture(folder)) for name, shape in weight.stored_shapes.items()}
     arrays = {
         one: (random.normal(size=shape) * (shape[1] ** -0.5 if len(shape) == 2 else 0.5)).astype(np.float32)
         for one, shape in shapes.items()

@@ -23,7 +23,10 @@ from crossmesh.spec.training import LoraSpec, ModelSpec
 pytestmark = pytest.mark.integration
 MODELS = (
     "llama",
-    *(pytest.param(name, marks=pytest.mark.full) for name in ("gemma4", "gemma4_moe", "gemma4_e2b", "gemma3", "qwen2", "qwen3")),
+    *(
+        pytest.param(name, marks=pytest.mark.full)
+        for name in ("gemma4", "gemma4_moe", "gemma4_e2b", "gemma3", "qwen2", "qwen3", "qwen3_moe")
+    ),
 )
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import torch_ranks
+from crossmesh.models.families import parse_architecture
+from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.weights import fetch_model
 from crossmesh.spec.training import ModelSpec
 from torch_ranks import Case, read_result, write_cases
@@ -25,8 +27,9 @@ def where(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def models(where: Path) -> dict[str, str]:
     """Folders of the tiny models by name."""
-    names = ("llama", "gemma4", "gemma4_moe", "gemma4_e2b", "gemma3", "qwen2")
-    specs = {name: ModelSpec(family=name.partition("_")[0], weights=f"random://tiny_{name}@0") for name in names}
+    names = ("llama", "gemma4", "gemma4_moe", "gemma4_e2b", "gemma3", "qwen2", "qwen3_moe")
+    families = {name: parse_architecture(architecture_config(f"tiny_{name}"), name).family for name in names}
+    specs = {name: ModelSpec(family=families[name], weights=f"random://tiny_{name}@0") for name in names}
     return {name: str(fetch_model(spec, where).path) for name, spec in specs.items()}
 
 
@@ -124,7 +127,14 @@ def test_twenty_steps_are_the_same_on_every_axis(where: Path, models: dict[str, 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("name", "axes"), [("gemma4_moe", ("fsdp",)), ("gemma4_e2b", ("fsdp", "tp")), ("gemma3", ("tp",)), ("qwen2", ("fsdp", "tp"))]
+    ("name", "axes"),
+    [
+        ("gemma4_moe", ("fsdp",)),
+        ("qwen3_moe", ("fsdp",)),
+        ("gemma4_e2b", ("fsdp", "tp")),
+        ("gemma3", ("tp",)),
+        ("qwen2", ("fsdp", "tp")),
+    ],
 )
 def test_experts_shared_keys_and_biases_train_the_same_on_every_axis(
     where: Path, models: dict[str, str], name: str, axes: tuple[str, ...]

@@ -287,8 +287,8 @@ def experts_error(folder: Path, module: str) -> InputError:
     """What is said of an adapter on experts."""
     return InputError(
         f"{folder} adapts {module}: experts are not adapted. Their matrices lie fused in one tensor, for which PEFT, Tunix and vLLM have "
-        f"no common form of LoRA. Allowed: {', '.join(LORA_TARGETS)}, which in such a layer are attention and the dense branch beside the "
-        "experts. Train another adapter, or merge this one with PEFT itself (merge_and_unload) and use the result as the base."
+        f"no common form of LoRA. Allowed: {', '.join(LORA_TARGETS)}, of which such a layer has attention, and the dense branch where "
+        "there is one. Train another adapter, or merge this one with PEFT itself (merge_and_unload) and use the result as the base."
     )
 
 

@@ -64,6 +64,8 @@ class Experts:
     per_token: int
     ffn: int
     """Inner features of one."""
+    normalized: bool = True
+    """Whether the shares of a token's experts sum to 1."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Architecture:
     prefix: str
     """What weight and module names of the text decoder start with: `model.`, or `model.language_model.` inside a multimodal model."""
     experts: Experts | None = None
-    """Experts beside the feed-forward network of every layer."""
+    """Experts beside the feed-forward network of every layer, or, with `ffn` 0, in its place."""
     per_layer_input: int = 0
     """Width of the embedding of each token that every layer gets for itself; 0 without."""
     query_scalar: float = 0.0
@@ -126,16 +128,24 @@ class Weight:
     buffer: bool = False
     """A buffer of the Hugging Face module: loaded, never trained."""
     stored: tuple[int, ...] = ()
-    """Shape in the checkpoint where it is neither `out_shape` nor [out, in]: a stack of fused projections."""
+    """Shape in transformers where it is neither `out_shape` nor [out, in]: a stack of fused projections."""
+    pieces: tuple[str, ...] = ()
+    """Names of its parts in the checkpoint, in order, where that does not hold it in one: a matrix for each expert."""
 
     @property
     def hf_name(self) -> str:
-        """Name of the tensor in the checkpoint."""
+        """Name of the tensor in transformers, and in the checkpoint unless it lies there in pieces."""
         return f"{self.hf}.{self.hf_param}"
 
     @property
+    def stored_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes in the checkpoint by name."""
+        shape = self.hf_shape
+        return dict.fromkeys(self.pieces, (shape[0] * shape[1] // len(self.pieces), *shape[2:])) if self.pieces else {self.hf_name: shape}
+
+    @property
     def hf_shape(self) -> tuple[int, ...]:
-        """Shape in the checkpoint."""
+        """Shape in transformers."""
         return self.stored or ((self.out_features, self.in_features) if self.in_shape else self.out_shape)
 
     @property

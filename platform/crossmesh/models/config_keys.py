@@ -46,6 +46,7 @@ FREE: Mapping[str, str] = {
     **dict.fromkeys(
         ("output_hidden_states", "output_attentions", "return_dict", "use_return_dict", "chunk_size_feed_forward"), "form of the output"
     ),
+    **dict.fromkeys(("router_aux_loss_coef", "output_router_logits"), "of a loss that only pretraining adds"),
     **dict.fromkeys(("pretraining_tp", "_attn_implementation", "attn_implementation", "_attn_implementation_autoset"), "how, not what"),
     **dict.fromkeys(
         ("mm_tokens_per_image", "vision_config", "audio_config", "vision_soft_tokens_per_image"), "no part of the text decoder"
@@ -85,6 +86,13 @@ KEYS: Mapping[str, ConfigKeys] = {
     "mistral": ConfigKeys(_SIZES | _ROPES | {"head_dim", "sliding_window"}, _DENSE),
     "qwen2": ConfigKeys(_SIZES | _ROPES | _WINDOWS | {"head_dim"}, {**_DENSE, "attention_bias": (*_NONE, True)}),
     "qwen3": ConfigKeys(_SIZES | _ROPES | _WINDOWS | {"head_dim"}, _DENSE),
+    "qwen3_moe": ConfigKeys(
+        _SIZES
+        | _ROPES
+        | _words("head_dim num_experts num_local_experts num_experts_per_tok moe_intermediate_size norm_topk_prob")
+        | _words("sliding_window max_window_layers"),  # Of windows, which are off.
+        {**_DENSE, "use_sliding_window": _NONE, "decoder_sparse_step": (1, None), "mlp_only_layers": (None, [])},
+    ),
     "gemma3": ConfigKeys(
         _SIZES
         | _ROPES
@@ -105,7 +113,8 @@ KEYS: Mapping[str, ConfigKeys] = {
 _ELSEWHERE = frozenset(key for keys in KEYS.values() for key in (*keys.computed, *keys.fixed)) | {
     "quantization_config", "logit_scale", "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling",
     "scale_depth", "scale_emb", "dim_model_base", "attention_chunk_size", "no_rope_layers", "nope_layers", "num_local_experts",
-    "num_experts_per_tok", "qk_layernorm", "use_qk_norm", "clip_qkv", "alibi", "resid_pdrop", "embd_pdrop", "longrope", "rope_interleaved",
+    "num_experts_per_tok", "shared_expert_intermediate_size", "n_shared_experts", "first_k_dense_replace", "qk_layernorm",
+    "use_qk_norm", "clip_qkv", "alibi", "resid_pdrop", "embd_pdrop", "longrope", "rope_interleaved",
 }  # fmt: skip
 """Keys with a meaning in some model: where the family has no use for one, engines may not agree on it."""
 

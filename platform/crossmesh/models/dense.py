@@ -20,7 +20,7 @@ from crossmesh.models.architecture import (
 from crossmesh.models.config_json import read_size
 from crossmesh.models.rope import read_rope
 
-_POSITIONS = {"llama": 2048, "mistral": 131_072, "qwen2": 32_768, "qwen3": 32_768}
+_POSITIONS = {"llama": 2048, "mistral": 131_072, "qwen2": 32_768, "qwen3": 32_768, "qwen3_moe": 32_768}
 """Where the config does not say (`max_position_embeddings` of the family's config class)."""
 
 

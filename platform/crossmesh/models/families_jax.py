@@ -21,6 +21,7 @@ _MAKERS = {
     "gemma4": make_gemma4,
     "qwen2": make_qwen2,
     "qwen3": make_qwen3,
+    "qwen3_moe": make_qwen3,
 }
 
 

@@ -144,7 +144,7 @@ def _others(architecture: Architecture, index: int) -> Iterator[Weight]:
 
 
 def _expert_weights(experts: Experts, hidden: int, hf: str, path: tuple[str | int, ...]) -> Iterator[Weight]:
-    """Router and experts as `models/gemma4_moe_jax.py` has them: matrices [in, out], gate and up apart."""
+    """Router and experts as `models/experts_jax.py` has them: matrices [in, out], gate and up apart."""
     count, ffn = experts.count, experts.ffn
     yield Weight(f"{hf}.router.proj", "weight", path, "router", (count,), (hidden,), (1, 0), ("experts", "hidden"))
     yield Weight(f"{hf}.router", "scale", path, "router_scale", (hidden,), dims=("norm",))

@@ -12,7 +12,7 @@ from tunix.models.gemma4 import model as gemma4
 from crossmesh.hardware.mesh import BATCH_AXES
 from crossmesh.models.architecture import Architecture, LayerKind
 from crossmesh.models.attention_jax import attend
-from crossmesh.models.gemma4_moe_jax import MixtureOfExperts
+from crossmesh.models.gemma4_moe_jax import Gemma4Experts
 from crossmesh.models.layers_jax import (
     DTYPES,
     HiddenStates,
@@ -122,7 +122,7 @@ def make_gemma4(architecture: Architecture, settings: Settings) -> Any:
         if layer.ffn:
             block.mlp = gemma4.FeedForward(config, hidden_dim=layer.ffn, rngs=nnx.Rngs(0))
         if architecture.experts:
-            block.moe = MixtureOfExperts(architecture.experts, architecture.hidden, _NORM_EPSILON, DTYPES[settings.dtype])
+            block.moe = Gemma4Experts(architecture.experts, architecture.hidden, _NORM_EPSILON, DTYPES[settings.dtype])
             block.moe.makes_whole = settings.remat == "none"
         set_up(block, _Layer, _Attention, (gemma4.Einsum, nnx.Linear), settings)
         block.attn.rope = layer.rope

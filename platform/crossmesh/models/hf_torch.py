@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.initialization import no_init_weights
 
 from crossmesh.errors import InputError, reading
-from crossmesh.models.architecture import Architecture
+from crossmesh.models.architecture import Architecture, Weight
 from crossmesh.models.attention_torch import IMPLEMENTATIONS, IntArray, attention_inputs, flattened
 from crossmesh.models.families import read_architecture
 from crossmesh.models.model_files import model_alone, tensor_files
@@ -85,6 +85,20 @@ def _keep_text(model: Any, architecture: Architecture) -> None:
                 setattr(parent, name, None)
     if architecture.tied:
         model.lm_head = None
+
+
+def in_pieces(weight: Weight, target: Tensor, slices: Slices) -> dict[str, tuple[Tensor, Slices]]:
+    """What `fill` needs for `target`, the part `slices` of a stack of experts that the checkpoint holds in pieces.
+
+    Only the first axis, which counts experts, may be cut.
+    """
+    per_expert, whole = len(weight.pieces) // weight.hf_shape[0], (slice(None), slice(None))
+    width = weight.hf_shape[1] // per_expert
+    return {
+        weight.pieces[expert * per_expert + piece]: (target[row, piece * width : (piece + 1) * width], whole)
+        for row, expert in enumerate(range(*slices[0].indices(weight.hf_shape[0])))
+        for piece in range(per_expert)
+    }
 
 
 def fill(targets: Mapping[str, tuple[Tensor, Slices]], folder: Path) -> None:

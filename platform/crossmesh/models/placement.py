@@ -134,8 +134,9 @@ def place(architecture: Architecture, mesh: MeshShape, backend: str, model: Mode
     """
     tensors = _tensors(architecture, backend, model.dtype, model.quantization, tuple((module.target.hf, module.rank) for module in modules))
     if backend == "torch" and architecture.experts and mesh.tp > 1:
+        fused = next(weight.hf_name for weight in layer_weights(architecture, 0) if weight.hf_param == "gate_up_proj")
         raise InputError(
-            f"{architecture.layer_prefix(0)}experts.gate_up_proj holds gate and up of all experts in one tensor, which the torch backend "
+            f"{fused} holds gate and up of all experts in one tensor, which the torch backend "
             f"does not split over tp={mesh.tp}. Allowed: mesh.tp=1 (mesh.fsdp={mesh.fsdp * mesh.tp} splits them as well), or backend=jax."
         )
     ways = {axis: getattr(mesh, axis) for axis in ("fsdp", "tp")}

@@ -14,7 +14,8 @@ def _read(config: Json, origin: str) -> Architecture:
     return read_dense("qwen3", config, origin, head_dim=_HEAD_DIM, windows=read_windows(config, origin))
 
 
-def _others(architecture: Architecture, index: int) -> Iterator[Weight]:
+def qwen3_norms(architecture: Architecture, index: int) -> Iterator[Weight]:
+    """Norms of a layer, of its queries and of its keys."""
     yield from dense_norms(architecture, index)
     head_dim = architecture.layers[index].head_dim
     for name in ("q_norm", "k_norm"):
@@ -27,6 +28,6 @@ FAMILY = Family(
     model_types=("qwen3",),
     read=_read,
     projections=dense_projections,
-    others=_others,
+    others=qwen3_norms,
     outer=dense_outer,
 )

@@ -76,7 +76,8 @@ def write_random(location: str, folder: Path) -> None:
             f"model.weights='random://{location}' is not possible: {name} is described for planning, not for random weights. "
             f"Allowed: {', '.join(small)}."
         )
-    arrays = {weight.hf_name: _draw(weight.hf_name, weight.hf_shape, seed) for weight in all_weights(architecture)}
+    shapes = {name: shape for weight in all_weights(architecture) for name, shape in weight.stored_shapes.items()}
+    arrays = {name: _draw(name, shape, seed) for name, shape in shapes.items()}
     if architecture.family in _CENTRED:
         arrays = {name: array - 1 if array.ndim == 1 else array for name, array in arrays.items()}
     save_file(arrays, str(folder / "model.safetensors"), metadata={"format": "pt"})

@@ -278,8 +278,9 @@ def _read(folder: Path, architecture: Architecture) -> Iterator[tuple[Weight, Ho
             handle = stack.enter_context(safe_open(file, "np"))
             where.update(dict.fromkeys(handle.keys(), handle))
         weights = list(all_weights(architecture))
-        names = locate((weight.hf_name for weight in weights), where)
-        if missing := {weight.hf_name for weight in weights} - set(names):
+        stored = [name for weight in weights for name in weight.stored_shapes]
+        names = locate(stored, where)
+        if missing := {*stored} - set(names):
             raise InputError(f"{folder} lacks {len(missing)} tensors of a {architecture.family} model, e.g. {min(missing)}.")
         embedding = f"{architecture.prefix}embed_tokens.weight"
         prefix = names[embedding].removesuffix(embedding.removeprefix(architecture.prefix))
@@ -289,9 +290,11 @@ def _read(folder: Path, architecture: Architecture) -> Iterator[tuple[Weight, Ho
                 f"{folder} has {len(unknown)} tensors that the JAX backend does not compute, e.g. {min(unknown)}. Use backend=torch."
             )
         for weight in weights:
-            name = names[weight.hf_name]
-            array = where[name].get_tensor(name)
-            if array.shape != weight.hf_shape:
-                raise InputError(f"{folder}: {name} has shape {array.shape}, config.json says {weight.hf_shape}.")
+            arrays = []
+            for name, shape in weight.stored_shapes.items():
+                arrays.append(where[names[name]].get_tensor(names[name]))
+                if arrays[-1].shape != shape:
+                    raise InputError(f"{folder}: {names[name]} has shape {arrays[-1].shape}, config.json says {shape}.")
+            array = np.stack(arrays) if weight.pieces else arrays[0]
             split = array.reshape(weight.out_shape + weight.in_shape)
             yield weight, np.ascontiguousarray(split.transpose(weight.axes) if weight.axes else split)

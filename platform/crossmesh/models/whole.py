@@ -35,13 +35,19 @@ def write_model(
 
     Args:
         folder: does not exist.
-        arrays: every tensor of the base's text decoder, by its name in `models/targets.py`; it is written under the one it has in the base.
+        arrays: every tensor of the base's text decoder, by its name in `models/targets.py`; it is written under the one it has in the base,
+            in pieces where it lies there in pieces.
         base: the folder that training started from; its configuration, tokenizer and template are copied.
         dtype: `float32`, or `bfloat16`, to which values are rounded.
         serving: what it is served with beyond what its base says.
     """
     shapes = _shapes(base)
-    decoder = {weight.hf_name for weight in all_weights(read_architecture(base))}
+    weights = list(all_weights(read_architecture(base)))
+    decoder = {name for weight in weights for name in weight.stored_shapes}
+    arrays = dict(arrays)
+    for weight in (one for one in weights if one.pieces):
+        whole = arrays.pop(weight.hf_name)
+        arrays |= zip(weight.pieces, whole.reshape(len(weight.pieces), -1, whole.shape[-1]), strict=True)
     names = locate(decoder, shapes)
     for name in sorted(decoder | arrays.keys()):
         found = arrays[name].shape if name in arrays else None

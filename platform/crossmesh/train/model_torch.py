@@ -17,7 +17,7 @@ from crossmesh.adapters.continuing import first_values, modules_of
 from crossmesh.adapters.initial import PEFT_PREFIX, FloatArray
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.hf_torch import DTYPES, ModelInputs, Slices, empty_base, fill, hidden_states, output_weight, quantized_base
+from crossmesh.models.hf_torch import DTYPES, ModelInputs, Slices, empty_base, fill, hidden_states, in_pieces, output_weight, quantized_base
 from crossmesh.models.lora import LoraModule, largest_rank, targets_of
 from crossmesh.models.lora_masks_torch import LoraDropout, LoraMasks
 from crossmesh.models.targets import all_weights
@@ -192,7 +192,12 @@ def _fill_base(setup: TrainingSetup, architecture: Architecture, base: Any, held
         targets: dict[str, tuple[Tensor, Slices]] = {
             name: (buffer, (slice(None),) * buffer.dim()) for name, buffer in checkpoint_buffers(base, architecture).items()
         }
-        targets |= {name: (local(one.parameter), one.part.slices) for name, one in held.items() if not name.startswith(PEFT_PREFIX)}
+        pieces = {weight.hf_name: weight for weight in all_weights(architecture) if weight.pieces}
+        for name, one in held.items():
+            if name in pieces:
+                targets |= in_pieces(pieces[name], local(one.parameter), one.part.slices)
+            elif not name.startswith(PEFT_PREFIX):
+                targets[name] = (local(one.parameter), one.part.slices)
         fill(targets, setup.model_folder)
 
 

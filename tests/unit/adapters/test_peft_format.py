@@ -253,6 +253,9 @@ def test_an_adapter_of_another_base_is_refused_by_module_and_by_size(
         ("tiny_gemma4_moe", "model.layers.0.experts.gate_up_proj", "experts are not adapted.*fused in one tensor.*dense branch"),
         ("tiny_gemma4_moe", "model.layers.0.experts.3.down_proj", "experts are not adapted"),
         ("tiny_gemma4_moe", "model.layers.0.router.proj", "which no engine adapts here"),
+        ("tiny_qwen3_moe", "model.layers.0.mlp.experts.3.down_proj", "experts are not adapted"),
+        ("tiny_qwen3_moe", "model.layers.0.mlp.gate", "which no engine adapts here"),
+        ("tiny_qwen3_moe", "model.layers.0.mlp.up_proj", "does not have"),
         ("tiny_gemma4_e2b", "model.layers.0.per_layer_input_gate", "which no engine adapts here.*mode=merged"),
         ("tiny_gemma4_e2b", "model.layers.4.self_attn.k_proj", "does not have"),  # Layer 4 uses the keys of layer 3.
         ("tiny_gemma4_e2b", "model.layers.0.input_layernorm", "does not have"),

@@ -87,7 +87,7 @@ def test_a_tensor_and_its_adapter_are_split_alike() -> None:
 
 
 def test_every_axis_of_every_weight_has_a_meaning() -> None:
-    for name in ("tiny_llama", "tiny_gemma3", "tiny_gemma4", "tiny_qwen2", "tiny_qwen3", "gemma4_31b"):
+    for name in ("tiny_llama", "tiny_gemma3", "tiny_gemma4", "tiny_qwen2", "tiny_qwen3", "tiny_qwen3_moe", "gemma4_31b"):
         for weight in all_weights(architecture_of(name)):
             assert len(weight.dims) == len(weight.out_shape + weight.in_shape), weight.hf
 
