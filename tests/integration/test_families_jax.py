@@ -30,15 +30,16 @@ from tunix.models.gemma3 import model as gemma3
 from tunix.models.qwen3 import model as qwen3
 
 from crossmesh.errors import InputError
-from crossmesh.files import write_json
+from crossmesh.files import read_json, write_json
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models import tunix_jax
 from crossmesh.models.config_keys import FREE, KEYS
+from crossmesh.models.cut import TOKENS_FILE, write_cut
 from crossmesh.models.families import FAMILIES, parse_architecture, read_architecture
 from crossmesh.models.hf_torch import reference_logits
 from crossmesh.models.layers_jax import Settings
 from crossmesh.models.probe import compare, probe_tokens
-from crossmesh.models.random_weights import architecture_config
+from crossmesh.models.random_weights import architecture_config, write_random
 from crossmesh.models.rope import frequencies
 from crossmesh.models.supported import check_backend
 from crossmesh.models.targets import all_weights
@@ -93,17 +94,45 @@ def write_variant(name: str, change: dict[str, Any], folder: Path) -> None:
 @pytest.mark.parametrize(("name", "change"), VARIANTS, ids=[name for name, _ in VARIANTS])
 def test_variants_of_a_family_compute_what_transformers_computes(name: str, change: dict[str, Any], tmp_path: Path) -> None:
     write_variant(name, change, tmp_path)
-    architecture, tokens = read_architecture(tmp_path), probe_tokens(512)
+    tokens = probe_tokens(512)
     with torch.inference_mode():
         model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
         expected = model(input_ids=torch.from_numpy(tokens).long(), use_cache=False).logits.numpy()
     positions = np.ascontiguousarray(np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape))
     assert compare(reference_logits(tmp_path, tokens, positions, np.ones_like(tokens)), expected).passed
 
-    structure = tunix_jax.build(architecture, Settings())
-    arrays = tunix_jax.load_weights(structure, tmp_path, tunix_jax.device_mesh(MeshShape(1, 1, 1)))
-    logits = jax.jit(lambda *values: tunix_jax.all_logits(structure, *values))(*arrays, tokens, positions, np.ones_like(tokens))
-    assert compare(np.asarray(logits), expected).relative < 1e-5
+    assert compare(jax_logits(tmp_path, tokens), expected).relative < 1e-5
+
+
+def jax_logits(folder: Path, tokens: np.ndarray) -> np.ndarray:
+    structure = tunix_jax.build(read_architecture(folder), Settings())
+    arrays = tunix_jax.load_weights(structure, folder, tunix_jax.device_mesh(MeshShape(1, 1, 1)))
+    positions = np.ascontiguousarray(np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape))
+    return np.asarray(jax.jit(lambda *values: tunix_jax.all_logits(structure, *values))(*arrays, tokens, positions, np.ones_like(tokens)))
+
+
+CUTS = ("tiny_gemma3", "tiny_gemma4", "tiny_gemma4_e2b", "tiny_gemma4_moe", "tiny_llama", "tiny_mistral", "tiny_qwen2", "tiny_qwen3_moe")
+
+
+@pytest.mark.parametrize("name", [CUTS[0], *(pytest.param(name, marks=pytest.mark.full) for name in CUTS[1:])])
+def test_a_cut_computes_what_transformers_computes_and_tells_another_activation(name: str, tmp_path: Path) -> None:
+    """As the probe of a large model does it: `cut.py`, then both frameworks."""
+    model, folder = tmp_path / "model", tmp_path / "cut"
+    model.mkdir()
+    folder.mkdir()
+    write_random(f"{name}@0", model)
+    write_cut(model, read_architecture(model), folder)
+    tokens = np.load(folder / TOKENS_FILE)
+    positions = np.ascontiguousarray(np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape))
+    right = reference_logits(folder, tokens, positions, np.ones_like(tokens))
+    assert compare(jax_logits(folder, tokens), right).relative < 1e-5
+    config = read_json(folder / "config.json")
+    key = "hidden_activation" if "gemma" in name else "hidden_act"
+    write_json(folder / "config.json", {**config, key: "gelu"})  # Of Gemma it was the tanh form, which is closest to this.
+    with torch.inference_mode():
+        other = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        wrong = other(input_ids=torch.from_numpy(tokens).long(), use_cache=False).logits.numpy()
+    assert not compare(right, wrong).passed
 
 
 def test_what_only_torch_computes_is_refused_on_jax() -> None:

@@ -93,6 +93,8 @@ class Architecture:
     """Width of the embedding of each token that every layer gets for itself; 0 without."""
     query_scalar: float = 0.0
     """Queries are divided by its root; 0 where that is the family's own rule."""
+    attention_softcap: float = 0.0
+    """Attention scores are `cap * tanh(scores / cap)`; 0 where they are not capped."""
 
     def layer_prefix(self, layer: int) -> str:
         """Start of the names of layer `layer`, e.g. `model.layers.0.`."""

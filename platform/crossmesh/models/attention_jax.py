@@ -28,21 +28,22 @@ _HIDDEN = -2.3819763e38
 """Score of what is not seen: Tunix's, finite, so that a row without any key has no NaN."""
 
 
-def attend(query: Any, key: Any, value: Any, segment_ids: Any, window: int, kernel: str) -> Any:
+def attend(query: Any, key: Any, value: Any, segment_ids: Any, window: int, kernel: str, cap: float = 0.0) -> Any:
     """Causal attention within segments: `query` [B, T, N, H], `key` and `value` [B, T, K, H] with K dividing N, returns [B, T, N, H].
 
     `segment_ids` [B, T] is 0 for padding, whose result means nothing. `window` is how many tokens are seen, the own one included; 0: all.
-    Scores are not scaled: scale the query.
+    Scores are not scaled: scale the query. With `cap` they are `cap * tanh(scores / cap)`.
     """
     if kernel == "splash":
-        return _splash_on_mesh(query, key, value, segment_ids, window)
-    return _plain(query, key, value, segment_ids, window)
+        return _splash_on_mesh(query, key, value, segment_ids, window, cap)
+    return _plain(query, key, value, segment_ids, window, cap)
 
 
-def _plain(query: Any, key: Any, value: Any, segment_ids: Any, window: int) -> Any:
+def _plain(query: Any, key: Any, value: Any, segment_ids: Any, window: int, cap: float) -> Any:
     batch, length, heads, width = query.shape
     grouped = query.reshape(batch, length, key.shape[2], heads // key.shape[2], width)
     scores = jnp.einsum("BTKGH,BSKH->BKGTS", grouped, key)
+    scores = cap * jnp.tanh(scores / cap) if cap else scores
     scores = jnp.where(_seen(segment_ids, window)[:, None, None], scores, _HIDDEN)
     weights = jax.nn.softmax(scores.astype(jnp.float32), axis=-1).astype(key.dtype)
     return jnp.einsum("BKGTS,BSKH->BTKGH", weights, value).reshape(query.shape)
@@ -56,11 +57,11 @@ def _seen(segment_ids: Any, window: int) -> Any:
     return near & (segment_ids[:, :, None] == segment_ids[:, None, :])
 
 
-def _splash_on_mesh(query: Any, key: Any, value: Any, segment_ids: Any, window: int) -> Any:
+def _splash_on_mesh(query: Any, key: Any, value: Any, segment_ids: Any, window: int, cap: float) -> Any:
     """The splash kernel on every device's own sequences and heads. Needs the mesh as context (`with mesh:`)."""
     split = PartitionSpec(*HEADS)
     compute = jax.shard_map(
-        functools.partial(splash_attend, window=window),
+        functools.partial(splash_attend, window=window, cap=cap),
         mesh=context_mesh(),
         in_specs=(split, split, split, PartitionSpec(BATCH_AXES, None)),
         out_specs=split,
@@ -69,7 +70,7 @@ def _splash_on_mesh(query: Any, key: Any, value: Any, segment_ids: Any, window: 
     return compute(query, key, value, segment_ids)
 
 
-def splash_attend(query: Any, key: Any, value: Any, segment_ids: Any, window: int, interpret: bool = False) -> Any:
+def splash_attend(query: Any, key: Any, value: Any, segment_ids: Any, window: int, interpret: bool = False, cap: float = 0.0) -> Any:
     """`attend` by JAX's Pallas kernel, on one device; `interpret` runs it anywhere, slowly, for tests.
 
     Lengths and head sizes that the kernel does not take are filled up: with padding tokens behind, and with zeros that add nothing to a
@@ -80,7 +81,7 @@ def splash_attend(query: Any, key: Any, value: Any, segment_ids: Any, window: in
     query, key, value = (jnp.pad(array, ((0, 0), (0, longer), (0, 0), (0, wider))).swapaxes(1, 2) for array in (query, key, value))
     segment_ids = jnp.pad(segment_ids, ((0, 0), (0, longer)))
     block = splash_block(length + longer, width + wider, query.dtype.itemsize)
-    computed = jax.vmap(_splash_kernel(length + longer, heads, block, window, interpret))(
+    computed = jax.vmap(_splash_kernel(length + longer, heads, block, window, interpret, cap))(
         query, key, value, splash.SegmentIds(segment_ids, segment_ids)
     )
     return computed.swapaxes(1, 2)[:, :length, :, :width]
@@ -92,7 +93,7 @@ def splash_block(length: int, width: int, itemsize: int) -> int:
     return next((size for size in possible if size * width <= _SPLASH_BLOCK_VALUES[itemsize]), possible[-1])
 
 
-def _splash_kernel(length: int, heads: int, block: int, window: int, interpret: bool) -> Any:
+def _splash_kernel(length: int, heads: int, block: int, window: int, interpret: bool, cap: float) -> Any:
     shape = (length, length)
     mask = masks.LocalMask(shape, window_size=(window - 1, 0), offset=0) if window else masks.CausalMask(shape)
     sizes = splash.BlockSizes(
@@ -104,5 +105,10 @@ def _splash_kernel(length: int, heads: int, block: int, window: int, interpret: 
         block_kv_dq=block,
     )
     return splash.make_splash_mha(
-        masks.MultiHeadMask([mask] * heads), block_sizes=sizes, head_shards=1, q_seq_shards=1, interpret=interpret
+        masks.MultiHeadMask([mask] * heads),
+        block_sizes=sizes,
+        head_shards=1,
+        q_seq_shards=1,
+        attn_logits_soft_cap=cap or None,
+        interpret=interpret,
     )

@@ -93,6 +93,17 @@ KEYS: Mapping[str, ConfigKeys] = {
         | _words("sliding_window max_window_layers"),  # Of windows, which are off.
         {**_DENSE, "use_sliding_window": _NONE, "decoder_sparse_step": (1, None), "mlp_only_layers": (None, [])},
     ),
+    "gemma2": ConfigKeys(
+        _SIZES
+        | _ROPES
+        | _words("head_dim sliding_window layer_types query_pre_attn_scalar final_logit_softcapping attn_logit_softcapping"),
+        # `hidden_act` of the published files is not read by transformers.
+        {
+            **{key: value for key, value in _GEMMA.items() if key != "attn_logit_softcapping"},
+            "use_bidirectional_attention": _NONE,
+            "hidden_act": ("gelu_pytorch_tanh", "gelu", None),
+        },
+    ),
     "gemma3": ConfigKeys(
         _SIZES
         | _ROPES

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from crossmesh.errors import InputError, reading
 from crossmesh.files import read_json
-from crossmesh.models import gemma3, gemma4, llama, mistral, qwen2, qwen3, qwen3_moe
+from crossmesh.models import gemma2, gemma3, gemma4, llama, mistral, qwen2, qwen3, qwen3_moe
 from crossmesh.models.architecture import Architecture, Family, Json
 from crossmesh.models.config_keys import check_keys
 
-_FAMILIES = (llama.FAMILY, mistral.FAMILY, gemma3.FAMILY, gemma4.FAMILY, qwen2.FAMILY, qwen3.FAMILY, qwen3_moe.FAMILY)
+_FAMILIES = (llama.FAMILY, mistral.FAMILY, gemma2.FAMILY, gemma3.FAMILY, gemma4.FAMILY, qwen2.FAMILY, qwen3.FAMILY, qwen3_moe.FAMILY)
 FAMILIES = {family.name: family for family in _FAMILIES}
 _BY_TYPE = {kind: family for family in FAMILIES.values() for kind in family.model_types}
 

@@ -17,6 +17,7 @@ from crossmesh.models.supported import check_backend
 _MAKERS = {
     "llama": make_llama,
     "mistral": make_llama,
+    "gemma2": make_gemma3,
     "gemma3": make_gemma3,
     "gemma4": make_gemma4,
     "qwen2": make_qwen2,

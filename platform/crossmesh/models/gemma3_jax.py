@@ -1,7 +1,8 @@
-"""Tunix's Gemma 3 as the Hugging Face model computes it. Importing this imports Tunix: workers only.
+"""Tunix's Gemma 3 as the Hugging Face model computes it, and Gemma 2 of its modules. Importing this imports Tunix: workers only.
 
-Tunix 0.1.7 takes sliding and global layers in a fixed pattern, knows two ways to scale queries and one norm epsilon, and computes norms in
-the precision of the activations. Here all of that is the config's, and norms are float32 as in transformers.
+Tunix 0.1.7 has no Gemma 2 with capped scores. Its Gemma 3 takes sliding and global layers in a fixed pattern, knows two ways to scale
+queries and one norm epsilon, and computes norms in the precision of the activations. Here all of that is the config's, and norms are
+float32 as in transformers.
 """
 
 from typing import Any
@@ -18,16 +19,27 @@ from crossmesh.models.sharding_jax import HEADS, STREAM, constrain
 
 
 class _Attention(gemma3.Attention):
-    """Tunix's gemma3 attention on segments. `query_scale`, `rope`, `window` and `kernel` are set on the instance."""
+    """Tunix's gemma3 attention on segments. `query_scale`, `rope`, `window`, `cap` and `kernel` are set on the instance."""
 
     def block(self, x: Any, segment_pos: Any, cache: Any, attn_mask: Any) -> Any:
         """`attn_mask` holds segment ids [B, T]."""
         del cache
         query, key, value = (constrain(projected, *HEADS) for projected in (self.q_einsum(x), *self.kv_einsum(x)))
-        query = rotate(self._query_norm(query), segment_pos, self.rope) * self.query_scale
-        key = rotate(self._key_norm(key), segment_pos, self.rope)
-        mixed = attend(query, key, value, attn_mask, self.window, self.kernel)
+        query, key = self.normed(query, key)
+        query, key = rotate(query, segment_pos, self.rope) * self.query_scale, rotate(key, segment_pos, self.rope)
+        mixed = attend(query, key, value, attn_mask, self.window, self.kernel, self.cap)
         return None, constrain(self.attn_vec_einsum(mixed), *STREAM)
+
+    def normed(self, query: Any, key: Any) -> tuple[Any, Any]:
+        """Queries and keys before rotation."""
+        return self._query_norm(query), self._key_norm(key)
+
+
+class _PlainAttention(_Attention):
+    """Gemma 2's: the same without norms of queries and keys."""
+
+    def normed(self, query: Any, key: Any) -> tuple[Any, Any]:
+        return query, key
 
 
 class _Norm(gemma3.RMSNorm):
@@ -46,7 +58,7 @@ class _Model(HiddenStates, gemma3.Gemma3):
 
 
 def make_gemma3(architecture: Architecture, settings: Settings) -> Any:
-    """Tunix's Gemma 3 with Q, K and V apart, hidden states as output."""
+    """Tunix's Gemma 3 with Q, K and V apart, hidden states as output; as Gemma 2 where that is the family."""
     first, dtype = architecture.layers[0], DTYPES[settings.dtype]
     config = gemma3.ModelConfig(
         num_layers=len(architecture.layers),
@@ -63,9 +75,13 @@ def make_gemma3(architecture: Architecture, settings: Settings) -> Any:
     model = gemma3.Gemma3(config, rngs=nnx.Rngs(0))
     for layer, block in zip(architecture.layers, model.layers, strict=True):
         _unfuse(block.attn, config)
-        set_up(block, type(block), _Attention, (gemma3.Einsum, nnx.Linear), settings)
+        attention = _Attention
+        if architecture.family == "gemma2":
+            attention = _PlainAttention
+            del block.attn._query_norm, block.attn._key_norm
+        set_up(block, type(block), attention, (gemma3.Einsum, nnx.Linear), settings)
         block.attn.query_scale, block.attn.window = architecture.query_scalar**-0.5, layer.window
-        block.attn.rope = layer.rope
+        block.attn.rope, block.attn.cap = layer.rope, architecture.attention_softcap
     for _, module in model.iter_modules():
         if type(module) is gemma3.RMSNorm:
             module.__class__ = _Norm

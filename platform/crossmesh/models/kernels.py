@@ -12,12 +12,22 @@ _FLASH_HEAD_DIM = 256
 """The widest head of FlashAttention 2."""
 
 
+def default_kernel(architecture: Architecture) -> str:
+    """The kernel that computes this model on any device."""
+    return "plain" if architecture.attention_softcap else "sdpa"
+
+
 def check_kernel(kernel: str, architecture: Architecture, dtype: str, device: str, *, flash: bool) -> None:
     """Raise `InputError` when torch's `kernel` cannot train this model in this precision on this kind of device (`cpu` or `cuda`).
 
     `flash`: whether the training environment has FlashAttention 2.
     """
-    others = "Allowed here: backend.attention=plain, sdpa or auto."
+    others = f"Allowed here: backend.attention=plain{'' if architecture.attention_softcap else ', sdpa'} or auto."
+    if kernel == "sdpa" and architecture.attention_softcap:
+        raise InputError(
+            f"backend.attention=sdpa: this model caps attention scores at {architecture.attention_softcap:g}, which SDPA leaves out "
+            "silently. Allowed: plain, flex or flash."
+        )
     if kernel == "flex" and device == "cpu":
         raise InputError(f"backend.attention=flex on a CPU: FlexAttention has no backward pass there. {others}")
     if kernel != "flash":

@@ -19,14 +19,16 @@ import numpy.typing as npt
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import canonical_json, digest_text, new_folder, read_json, write_json
 from crossmesh.models.architecture import Architecture
+from crossmesh.models.cut import CUT_RECIPE, TOKENS_FILE, write_cut
+from crossmesh.models.families import read_architecture
 from crossmesh.models.targets import all_weights
 from crossmesh.models.weights import folder_digests
 
-LogitsOf = Callable[[npt.NDArray[np.int32]], npt.NDArray[np.float32]]
-"""Logits [B, T, vocab] of token ids [B, T], whole causal rows at positions 0, 1, ..."""
+LogitsOf = Callable[[Path, Architecture, npt.NDArray[np.int32]], npt.NDArray[np.float32]]
+"""Logits [B, T, vocab] of the model in a folder, for token ids [B, T], whole causal rows at positions 0, 1, ..."""
 
 LARGEST = 1_000_000_000
-"""Parameters up to which a model is probed: above, the reference takes longer and needs more memory than a check should."""
+"""Parameters up to which a model is probed whole; of a larger one a cut is (`cut.py`), which needs no more memory."""
 _ROWS, _LENGTH = 2, 40
 _LIMIT = 1e-4
 """Largest relative difference in float32. Measured: 4e-6 where the model is right, over 0.3 where rope is wrong."""
@@ -51,7 +53,7 @@ class ProbeResult:
 
 
 def probe_tokens(vocab: int) -> npt.NDArray[np.int32]:
-    """The token ids [B, T] that every probe uses: fixed, and longer than a tiny model's attention window."""
+    """The token ids [B, T] of a model that is probed whole: fixed, and longer than a tiny model's attention window."""
     return np.random.default_rng(0).integers(0, vocab, (_ROWS, _LENGTH)).astype(np.int32)
 
 
@@ -68,21 +70,31 @@ def compare(logits: npt.NDArray[np.float32], reference: npt.NDArray[np.float32])
 def probe(
     folder: Path, architecture: Architecture, cache: Path, logits_of: LogitsOf, agree: Callable[[bool], bool] = bool
 ) -> ProbeResult | None:
-    """Check `logits_of`, in float32 whatever is trained in, on the model in `folder`; None where the model is too large to probe.
+    """Check `logits_of`, in float32 whatever is trained in, on the model in `folder`, or on a cut of it when it is large.
 
-    A verdict is kept in `cache` by weights and versions, and found there the next time without computing anything. `agree`
-    makes several processes that share the model do the same: `logits_of` is called by all when one of them has no verdict. Raises
-    `CrossmeshError` when the logits differ by more than rounding, `InputError` when the reference cannot be had here.
+    Returns None where a large model cannot be held against transformers here, because there is no torch. A verdict is kept in `cache` by
+    weights and versions, and found there the next time without computing anything. `agree` makes several processes that share the model
+    do the same: `logits_of` is called by all when one of them has no verdict. Raises `CrossmeshError` when the logits differ by more than
+    rounding, `InputError` when the reference cannot be had here.
     """
-    if sum(int(np.prod(weight.hf_shape)) for weight in all_weights(architecture)) > LARGEST:
-        _log.warning("%s is too large for a logits probe: the JAX backend is used on trust.", folder)
-        return None
     digest = folder_digests(folder).weights_digest
     versions = {package: version(package) for package in _PACKAGES}
     verdict = cache / f"{digest_text(canonical_json([digest, versions]))[:16]}.json"
     if not agree(not verdict.is_file()):
         return ProbeResult(**read_json(verdict))
-    result = compare(logits_of(probe_tokens(architecture.vocab)), reference(folder, architecture, cache, digest))
+    tokens = probe_tokens(architecture.vocab)
+    if sum(int(np.prod(weight.hf_shape)) for weight in all_weights(architecture)) > LARGEST:
+        digest = digest_text(canonical_json([digest, CUT_RECIPE]))
+        if importlib.util.find_spec("torch") is None and not reference_folder(cache, digest).is_dir():
+            _log.warning(
+                "%s was never held against transformers, and this environment has no torch to do it: the JAX backend is used on trust. A "
+                "run of one step with backend=jax on a machine with both and the same storage.root holds it.",
+                folder,
+            )
+            return None
+        folder, tokens = _cut(folder, architecture, cache, digest)
+        architecture = read_architecture(folder)
+    result = compare(logits_of(folder, architecture, tokens), reference(folder, tokens, cache, digest))
     if not result.passed:
         raise CrossmeshError(
             f"The JAX model of {folder} does not compute what transformers computes: the logits differ by {result.relative:.2g} of their "
@@ -97,8 +109,18 @@ def reference_folder(cache: Path, digest: str) -> Path:
     return cache / f"reference-{digest[:16]}"
 
 
-def reference(folder: Path, architecture: Architecture, cache: Path, digest: str) -> npt.NDArray[np.float32]:
-    """Float32 reference logits of `probe_tokens`, from `cache` or from a process with transformers. Needs torch the first time."""
+def _cut(folder: Path, architecture: Architecture, cache: Path, digest: str) -> tuple[Path, npt.NDArray[np.int32]]:
+    """The cut with `digest` of the model in `folder`, made once, and the token ids [B, T] that it is probed with."""
+    kept = cache / f"cut-{digest[:16]}"
+    if not kept.is_dir():
+        with new_folder(kept) as temporary:
+            write_cut(folder, architecture, temporary)
+    tokens: npt.NDArray[np.int32] = np.load(kept / TOKENS_FILE)
+    return kept, tokens
+
+
+def reference(folder: Path, tokens: npt.NDArray[np.int32], cache: Path, digest: str) -> npt.NDArray[np.float32]:
+    """Float32 reference logits of `tokens`, from `cache` or from a process with transformers. Needs torch the first time."""
     kept = reference_folder(cache, digest)
     if not kept.is_dir():
         if importlib.util.find_spec("torch") is None:
@@ -107,7 +129,7 @@ def reference(folder: Path, architecture: Architecture, cache: Path, digest: str
                 f"backend=jax on a machine that has both, with the same storage.root, or copy {kept} from there."
             )
         with new_folder(kept) as temporary:
-            np.save(temporary / "tokens.npy", probe_tokens(architecture.vocab))
+            np.save(temporary / TOKENS_FILE, tokens)
             command = [sys.executable, "-m", "crossmesh.models.reference_torch", str(folder), str(temporary)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:

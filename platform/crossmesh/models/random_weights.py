@@ -38,7 +38,7 @@ _END_OF_TURN = 4
 """Token `<|end|>` of the tiny tokenizer."""
 _EMBEDDING_STD = 0.25
 _BIAS_STD = 0.5
-_CENTRED = ("gemma3",)
+_CENTRED = ("gemma2", "gemma3")
 """Families that keep the scale of a norm as its distance from 1."""
 _LOCATION = re.compile(r"(?P<architecture>[a-z0-9_]+)@(?P<seed>[0-9]+)")
 

@@ -19,6 +19,7 @@ from crossmesh.models.weights import MANIFEST
 from crossmesh.spec.training import ModelSpec
 
 _DESCRIBED = {
+    "hf://google/gemma-2-2b-it": "gemma2_2b",
     "hf://google/gemma-3-1b-it": "gemma3_1b",
     "hf://google/gemma-4-26B-A4B-it": "gemma4_26b_a4b",
     "hf://google/gemma-4-31b-it": "gemma4_31b",

@@ -20,6 +20,7 @@ from crossmesh.spec.serving import ServeSpec
 from crossmesh.spec.training import (
     ATTENTIONS,
     AUTO,
+    CAPPED_FAMILIES,
     BackendSpec,
     BatchSpec,
     CheckpointSpec,
@@ -141,7 +142,7 @@ class ExperimentSpec:
         if self.backend.attention != AUTO:
             return self.backend.attention
         if self.backend_name == "torch":
-            return "sdpa"
+            return "plain" if self.model.family in CAPPED_FAMILIES else "sdpa"
         return "splash" if isinstance(self.hardware.slice.device, Tpu) else "plain"
 
     @property

@@ -15,7 +15,9 @@ from crossmesh.hardware.chips import Price
 from crossmesh.hardware.devices import Cpu
 from crossmesh.hardware.emulation import emulated
 
-FAMILIES = ("llama", "mistral", "gemma3", "gemma4", "qwen2", "qwen3", "qwen3_moe")
+CAPPED_FAMILIES = ("gemma2",)
+"""Families whose attention scores are capped, which SDPA does not do."""
+FAMILIES = ("llama", "mistral", "gemma2", "gemma3", "gemma4", "qwen2", "qwen3", "qwen3_moe")
 DTYPES = ("float32", "bfloat16")
 BACKENDS = ("torch", "jax")
 QUANTIZATIONS = ("none", "nf4")

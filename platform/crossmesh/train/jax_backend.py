@@ -144,11 +144,11 @@ class JaxBackend:
         arrays |= {path: array.astype(np.float32) for path, array in tunix_jax.on_host(self._frozen).items()}
         return {weight.hf_name: tunix_jax.to_hf(weight, arrays[weight.tunix_path]) for weight in all_weights(self._architecture)}
 
-    def _base_logits(self, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-        """Logits of the base in float32, without adapter, for the probe: another activation or norm would hide in bfloat16's rounding."""
+    def _base_logits(self, folder: Path, architecture: Architecture, tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+        """Logits of a base in float32, without adapter, for the probe: another activation or norm would hide in bfloat16's rounding."""
         settings = replace(self._program.structure.settings, dtype="float32", remat="none", attention="plain", quantization="none")
-        plain = tunix_jax.build(self._architecture, settings)
-        _, base = tunix_jax.load_weights(plain, self._setup.model_folder, self._mesh)
+        plain = tunix_jax.build(architecture, settings)
+        _, base = tunix_jax.load_weights(plain, folder, self._mesh)
         positions = np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape)
         whole = NamedSharding(self._mesh, PartitionSpec())
         compute = jax.jit(functools.partial(tunix_jax.all_logits, plain, plain.trained), out_shardings=whole)

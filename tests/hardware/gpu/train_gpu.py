@@ -157,10 +157,10 @@ def _make(size: Size, folder: Path) -> None:
 
         torch.manual_seed(0)
         AutoModelForCausalLM.from_config(LlamaConfig(**{**architecture_config("tiny_llama"), **LARGE})).save_pretrained(model)
-    from crossmesh.models.probe import reference
+    from crossmesh.models.probe import probe_tokens, reference
     from crossmesh.models.weights import folder_digests
 
-    reference(model, read_architecture(model), folder / "cache" / "probes", folder_digests(model).weights_digest)
+    reference(model, probe_tokens(read_architecture(model).vocab), folder / "cache" / "probes", folder_digests(model).weights_digest)
 
 
 def _measure(case: Case, size: Size, folder: Path) -> dict[str, Any]:

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from crossmesh.errors import CrossmeshError
+from crossmesh.files import canonical_json, digest_text
 from crossmesh.models import probe as probes
 from crossmesh.models.architecture import Architecture
+from crossmesh.models.cut import CUT_RECIPE
 from crossmesh.models.families import read_architecture
 from crossmesh.models.probe import compare, probe, probe_tokens, reference_folder
 from crossmesh.models.random_weights import write_random
@@ -45,7 +47,7 @@ def test_a_difference_is_measured_against_the_spread_of_the_reference() -> None:
 def test_rounding_passes_once_and_for_all(model: Path, cache: Path) -> None:
     asked = []
 
-    def logits_of(tokens: np.ndarray) -> np.ndarray:
+    def logits_of(_folder: Path, _architecture: Architecture, tokens: np.ndarray) -> np.ndarray:
         asked.append(tokens)
         return REFERENCE * np.float32(1 + 1e-6)
 
@@ -63,16 +65,39 @@ def test_a_fault_is_reported_and_never_remembered_as_a_pass(model: Path, cache: 
     for size in (1e-3, 0.3):
         for _ in range(2):
             with pytest.raises(CrossmeshError, match="Use backend=torch"):
-                probe(model, architecture, cache, lambda _, size=size: REFERENCE + np.float32(size) * noise)
+                probe(model, architecture, cache, lambda *_, size=size: REFERENCE + np.float32(size) * noise)
     assert not list(cache.glob("*.json"))
 
 
-def test_a_model_over_the_limit_is_not_probed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: np.ndarray) -> np.ndarray:
+def test_of_a_large_model_a_cut_is_probed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "LARGEST", 1_000)
+    asked: list[tuple[Path, np.ndarray]] = []
+
+    def logits_of(folder: Path, _architecture: Architecture, tokens: np.ndarray) -> np.ndarray:
+        asked.append((folder, tokens))
+        kept = reference_folder(tmp_path, f"{digest_text(canonical_json([folder_digests(model).weights_digest, CUT_RECIPE]))}")
+        kept.mkdir()
+        np.save(kept / "logits.npy", REFERENCE)
+        return REFERENCE
+
+    result = probe(model, read_architecture(model), tmp_path, logits_of)
+    assert result is not None
+    ((folder, tokens),) = asked
+    assert (len(read_architecture(folder).layers), tokens.shape) == (2, (2, 64))
+    assert probe(model, read_architecture(model), tmp_path, logits_of) == result
+    assert len(asked) == 1
+
+
+def test_without_torch_a_large_model_is_used_on_trust_and_that_is_said(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> np.ndarray:
         raise AssertionError("probed")
 
     monkeypatch.setattr(probes, "LARGEST", 1_000)
+    monkeypatch.setattr(probes.importlib.util, "find_spec", lambda _: None)
     assert probe(model, read_architecture(model), tmp_path, refuse) is None
+    assert "used on trust" in caplog.text
 
 
 def test_a_large_model_is_counted_from_its_config_alone() -> None:
