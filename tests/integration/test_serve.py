@@ -34,7 +34,7 @@ from serve_parts import greedy, start, tokens_of_peft, until
 pytestmark = pytest.mark.integration
 RANK = 4
 TOKENS = 24
-TWO = ServingDefaults(tuple(range(3, 131, 2)), "2024-03-05", {"style": " short "})
+TWO = ServingDefaults(tuple(range(3, 512, 2)), "2024-03-05", {"style": " short "})
 """What the second adapter was trained with."""
 PROMPTS = ([5, 40, 77, 301], [9] * 30, [17, 18, 19, 20, 21, 22, 23, 480])
 

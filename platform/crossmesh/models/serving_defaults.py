@@ -17,7 +17,7 @@ from crossmesh.files import canonical_json, read_json, write_json
 GENERATION_FILE = "generation_config.json"
 TEMPLATE_FILE = "chat_template.jinja"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
-_MOST_STOPS = 64
+_MOST_STOPS = 256
 _RESERVED = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "chat_template", "tokenize", "continue_final_message", "strftime_now"}
 )

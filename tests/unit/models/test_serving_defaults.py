@@ -71,7 +71,7 @@ def test_what_is_written_is_read_back_and_nothing_is_written_of_nothing() -> Non
         '{"stop_ids": [-1]}',
         '{"stop_ids": [true]}',
         '{"stop_ids": 5}',
-        json.dumps({"stop_ids": list(range(65))}),
+        json.dumps({"stop_ids": list(range(257))}),
         '{"template_date": "tomorrow"}',
         '{"template_date": 5}',
         '{"template_kwargs": {"chat_template": "{{ x }}"}}',
