@@ -17,6 +17,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    Gemma2Config,
     Gemma3Config,
     Gemma3TextConfig,
     Gemma4Config,
@@ -25,6 +26,7 @@ from transformers import (
     MistralConfig,
     Qwen2Config,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 from tunix.models.gemma3 import model as gemma3
 from tunix.models.qwen3 import model as qwen3
@@ -75,6 +77,14 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ),
     ("tiny_mistral", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}}),
     ("tiny_qwen3", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2, "tie_word_embeddings": False}),
+    (
+        "tiny_gemma2",
+        {
+            "attn_logit_softcapping": None,
+            "num_key_value_heads": 8,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention", "full_attention"],
+        },
+    ),
     ("tiny_qwen3_moe", {"norm_topk_prob": False, "num_experts_per_tok": 3, "tie_word_embeddings": True}),
 ]
 
@@ -111,7 +121,17 @@ def jax_logits(folder: Path, tokens: np.ndarray) -> np.ndarray:
     return np.asarray(jax.jit(lambda *values: tunix_jax.all_logits(structure, *values))(*arrays, tokens, positions, np.ones_like(tokens)))
 
 
-CUTS = ("tiny_gemma3", "tiny_gemma4", "tiny_gemma4_e2b", "tiny_gemma4_moe", "tiny_llama", "tiny_mistral", "tiny_qwen2", "tiny_qwen3_moe")
+CUTS = (
+    "tiny_gemma2",
+    "tiny_gemma3",
+    "tiny_gemma4",
+    "tiny_gemma4_e2b",
+    "tiny_gemma4_moe",
+    "tiny_llama",
+    "tiny_mistral",
+    "tiny_qwen2",
+    "tiny_qwen3_moe",
+)
 
 
 @pytest.mark.parametrize("name", [CUTS[0], *(pytest.param(name, marks=pytest.mark.full) for name in CUTS[1:])])
@@ -180,6 +200,8 @@ CLASSES = {
     "mistral": (MistralConfig,),
     "qwen2": (Qwen2Config,),
     "qwen3": (Qwen3Config,),
+    "qwen3_moe": (Qwen3MoeConfig,),
+    "gemma2": (Gemma2Config,),
     "gemma3": (Gemma3TextConfig, Gemma3Config),
     "gemma4": (Gemma4TextConfig, Gemma4Config),
 }

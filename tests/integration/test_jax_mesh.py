@@ -38,7 +38,7 @@ SUPPORT = Path(__file__).resolve().parents[1] / "support"
 LIGHT = pytest.mark.parametrize("probed_model", ["llama", pytest.param("gemma4", marks=pytest.mark.full)], indirect=True)
 """The family that compiles sooner in `make test`, both in `make test-full`."""
 VARIANTS = [pytest.param(name, marks=pytest.mark.full) for name in ("gemma4_moe", "gemma4_e2b")]
-OTHERS = [*VARIANTS, *(pytest.param(name, marks=pytest.mark.full) for name in ("gemma3", "qwen2", "qwen3", "qwen3_moe"))]
+OTHERS = [*VARIANTS, *(pytest.param(name, marks=pytest.mark.full) for name in ("gemma2", "gemma3", "qwen2", "qwen3", "qwen3_moe"))]
 EIGHT = MeshShape(data=1, fsdp=2, tp=2, dcn=2)
 MESHES = (
     MeshShape(1, 8, 1),

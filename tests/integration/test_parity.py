@@ -24,7 +24,10 @@ MODELS = pytest.mark.parametrize(
     [
         "llama",
         "gemma4",
-        *(pytest.param(name, marks=pytest.mark.full) for name in ("gemma4_moe", "gemma4_e2b", "gemma3", "qwen2", "qwen3", "qwen3_moe")),
+        *(
+            pytest.param(name, marks=pytest.mark.full)
+            for name in ("gemma4_moe", "gemma4_e2b", "gemma2", "gemma3", "qwen2", "qwen3", "qwen3_moe")
+        ),
     ],
     indirect=True,
 )
