@@ -77,6 +77,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ),
     ("tiny_mistral", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}}),
     ("tiny_qwen3", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 2, "tie_word_embeddings": False}),
+    ("tiny_gemma2", {}),  # SDPA, which transformers takes unless told, leaves its cap out.
     (
         "tiny_gemma2",
         {
@@ -106,7 +107,7 @@ def test_variants_of_a_family_compute_what_transformers_computes(name: str, chan
     write_variant(name, change, tmp_path)
     tokens = probe_tokens(512)
     with torch.inference_mode():
-        model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager")
         expected = model(input_ids=torch.from_numpy(tokens).long(), use_cache=False).logits.numpy()
     positions = np.ascontiguousarray(np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape))
     assert compare(reference_logits(tmp_path, tokens, positions, np.ones_like(tokens)), expected).passed
@@ -150,7 +151,7 @@ def test_a_cut_computes_what_transformers_computes_and_tells_another_activation(
     key = "hidden_activation" if "gemma" in name else "hidden_act"
     write_json(folder / "config.json", {**config, key: "gelu"})  # Of Gemma it was the tanh form, which is closest to this.
     with torch.inference_mode():
-        other = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        other = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
         wrong = other(input_ids=torch.from_numpy(tokens).long(), use_cache=False).logits.numpy()
     assert not compare(right, wrong).passed
 
@@ -249,7 +250,7 @@ def test_the_probes_bound_tells_another_activation_rotation_and_norm(name: str, 
     right = reference_logits(tmp_path, tokens, positions, np.ones_like(tokens))
     write_json(tmp_path / "config.json", architecture_config(name) | other)
     with torch.inference_mode():
-        model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, attn_implementation="eager")
         wrong = model(input_ids=torch.from_numpy(tokens).long(), use_cache=False).logits.numpy()
     assert compare(right, right).passed
     assert not compare(right, wrong).passed

@@ -15,6 +15,11 @@ from crossmesh.models.config_keys import check_keys
 _FAMILIES = (llama.FAMILY, mistral.FAMILY, gemma2.FAMILY, gemma3.FAMILY, gemma4.FAMILY, qwen2.FAMILY, qwen3.FAMILY, qwen3_moe.FAMILY)
 FAMILIES = {family.name: family for family in _FAMILIES}
 _BY_TYPE = {kind: family for family in FAMILIES.values() for kind in family.model_types}
+_REFUSED = {
+    "gpt_oss": "its published weights are 4-bit (MXFP4), its attention has sinks that no kernel of the JAX backend computes, and vLLM renders "
+    "its conversations with openai_harmony, not with the chat template, so that what is trained would not be what is served",
+}
+"""Families that are asked for, and why they are refused."""
 
 
 def family_of(architecture: Architecture) -> Family:
@@ -36,9 +41,11 @@ def read_architecture(folder: Path) -> Architecture:
 
 def parse_architecture(config: Json, origin: str) -> Architecture:
     """Turn a Hugging Face config into an `Architecture`; `origin` names the config in error messages."""
+    kind = config.get("model_type")
+    if why := _REFUSED.get(str(kind)):
+        raise InputError(f"{origin}: {kind} models are not trained and served here: {why}. Allowed: {', '.join(sorted(_BY_TYPE))}.")
     if config.get("quantization_config") or _text_of(config).get("quantization_config"):
         raise InputError(f"{origin}: the weights are quantized (quantization_config). Give an unquantized checkpoint.")
-    kind = config.get("model_type")
     if kind not in _BY_TYPE:
         raise InputError(
             f"{origin}: model_type={kind!r} is not a family that crossmesh trains and serves. Allowed: {', '.join(sorted(_BY_TYPE))}."

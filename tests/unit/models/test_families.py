@@ -106,6 +106,7 @@ def test_old_llama_configs_leave_sizes_to_be_derived() -> None:
     ("change", "named"),
     [
         ({"model_type": "mamba"}, "mamba"),
+        ({"model_type": "gpt_oss", "quantization_config": {"quant_method": "mxfp4"}}, "gpt_oss models are not .*MXFP4.*openai_harmony"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized"),
         ({"hidden_size": 0}, "hidden_size"),
         ({"layer_types": ["full_attention"]}, "layer_types"),
