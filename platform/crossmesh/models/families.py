@@ -16,8 +16,8 @@ _FAMILIES = (llama.FAMILY, mistral.FAMILY, gemma2.FAMILY, gemma3.FAMILY, gemma4.
 FAMILIES = {family.name: family for family in _FAMILIES}
 _BY_TYPE = {kind: family for family in FAMILIES.values() for kind in family.model_types}
 _REFUSED = {
-    "gpt_oss": "its published weights are 4-bit (MXFP4), its attention has sinks that no kernel of the JAX backend computes, and vLLM renders "
-    "its conversations with openai_harmony, not with the chat template, so that what is trained would not be what is served",
+    "gpt_oss": "its published weights are 4-bit (MXFP4), its attention has sinks that no kernel of the JAX backend computes, and vLLM "
+    "renders its conversations with openai_harmony, not with the chat template, so that what is trained would not be what is served",
 }
 """Families that are asked for, and why they are refused."""
 
