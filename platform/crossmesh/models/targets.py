@@ -59,8 +59,10 @@ def expand_targets(architecture: Architecture, targets: tuple[str, ...]) -> tupl
         if name in targets
     )
     if not found:
+        known = {name: None for index in range(len(architecture.layers)) for name in projections(architecture, index)}
         raise InputError(
-            f"lora.targets={list(targets)} names no projection of this {architecture.family} model: K and V share one in all layers. Add k."
+            f"lora.targets={list(targets)} names no projection of this {architecture.family} model. Allowed: {', '.join(known)} "
+            "(where K and V share one it is k; experts are not adapted)."
         )
     return found
 

@@ -103,7 +103,7 @@ def _text_config() -> dict[str, object]:
 
 def test_only_v_where_all_layers_share_is_refused() -> None:
     shared = gemma4(layer_types=["full_attention"] * 6)
-    with pytest.raises(InputError, match="Add k"):
+    with pytest.raises(InputError, match=r"Allowed: q, k, o, gate, up, down"):
         expand_targets(shared, ("v",))
 
 
