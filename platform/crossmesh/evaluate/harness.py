@@ -163,17 +163,21 @@ def not_sent(samples: Sequence[Sample]) -> dict[str, str]:
 
 def warnings_of(samples: Sequence[Sample]) -> tuple[str, ...]:
     """What was odd about the answers, each with the number of them."""
-    unended = sum(not sample.finish_reason for sample in samples if not sample.error)
     said = [f"{count} answers: {note}" for note, count in Counter(sample.note for sample in samples if sample.note).items()]
-    said += [f"{unended} answers do not say how they ended, so whether they were cut is not known"] if unended else []
+    said += unended(sum(not sample.finish_reason for sample in samples if not sample.error))
     changes = Counter(change for sample in samples for change in sample.changes)
-    return (*said, *(_changed(change, count) for change, count in sorted(changes.items())))
+    return (*said, *(changed(change, count) for change, count in sorted(changes.items())))
 
 
-def _changed(change: str, count: int) -> str:
-    return f"the endpoint refuses {change.partition(' as ')[0]}; {count} requests were sent " + (
-        f"with {change.partition(' as ')[2]}" if " as " in change else "without it"
-    )
+def unended(count: int) -> list[str]:
+    """A warning of `count` answers that came without a reason for their end."""
+    return [f"{count} answers do not say how they ended, so whether they were cut is not known"] if count else []
+
+
+def changed(change: str, count: int) -> str:
+    """A warning of one of `answers.Parameters.changes`."""
+    name, renamed, other = change.partition(" as ")
+    return f"the endpoint refuses {name}; {count} requests were sent {f'with {other}' if renamed else 'without it'}"
 
 
 def judge_samples(

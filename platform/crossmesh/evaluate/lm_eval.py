@@ -1,29 +1,33 @@
 """Tasks of lm-evaluation-harness, run by its own package against an OpenAI endpoint.
 
-The harness runs as a program in an environment of its own (`eval/lm-eval`), asks through chat completions, and keeps every answer; ours is
-to start it, show its progress and read what it found. Tasks that score given answers need log-probabilities of prompts, which chat
-completions do not give: the harness refuses them.
+The harness runs as a program in an environment of its own (`eval/lm-eval`) and asks through our client (`harness_client.py`), which keeps
+every answer; ours is to start it, show its progress and read what it found. Answers are sampled as each task says, unless the spec does.
+Tasks that score given answers need log-probabilities of prompts, which chat completions do not give: the harness refuses them.
 """
 
+import glob
 import json
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from crossmesh.environments import environment, made_harness
+from crossmesh.environments import environment, made_harness, package_root
 from crossmesh.errors import CrossmeshError, InputError, reading
-from crossmesh.evaluate.harness import Progress, sampling_record
+from crossmesh.evaluate import harness_client
+from crossmesh.evaluate.harness import Progress, changed, unended
 from crossmesh.evaluate.judge import silent
 from crossmesh.evaluate.passk import estimate
-from crossmesh.evaluate.results import RECORD_FORM, RESULT, EvalResult, SplitResult
-from crossmesh.files import canonical_json, digest_text, write_json, write_text
+from crossmesh.evaluate.results import RECORD_FORM, RESULT, EvalResult, SplitResult, cut_of
+from crossmesh.files import canonical_json, digest_text, parse_json, write_json, write_text
 from crossmesh.origin import Origin, ServerChangedError
 from crossmesh.spec.evaluation import EvalSpec
 
@@ -32,7 +36,6 @@ REQUIREMENT = "lm-eval[api]==0.4.13"
 _VARIABLE = "CROSSMESH_PYTHON_EVAL_LM_EVAL"
 _PROGRESS = re.compile(r"Requesting API:.*?(\d+)/(\d+)")
 _LAST_LINES = 15
-_MAX_RETRIES = 6
 _LOOK_S = 2.0
 
 
@@ -88,17 +91,20 @@ def evaluate_harness(
     origin = origin or Origin(base_url, api_key)
     kept = folder / "harness"
     kept.mkdir(parents=True, exist_ok=True)
-    for old in kept.glob("**/*.json*"):  # Of an earlier start; the answers are in its cache.
+    for old in kept.glob("**/*.json*"):  # Of an earlier start.
         old.unlink()
     variables = {**os.environ, **environment(KIND).variables, "OPENAI_API_KEY": api_key}
-    command = [python, "-m", "lm_eval", "run", *_arguments(base_url, model, eval_spec, kept)]
+    variables |= _for_client(base_url, model, eval_spec, folder)
+    command = [python, "-m", harness_client.__name__, "run", *_arguments(model, eval_spec, kept)]
     try:
         _run(command, variables, _looking(on_progress, origin))
         origin.check()
     except ServerChangedError:
         shutil.rmtree(kept)
+        for name in (harness_client.ANSWERS, harness_client.ASKED):
+            (folder / name).unlink(missing_ok=True)
         raise
-    result = _read(kept, model, eval_spec, folder / "judged.jsonl", time.monotonic() - began)
+    result = _read(kept, model, eval_spec, folder, time.monotonic() - began)
     write_json(folder / RESULT, result.to_json())
     return result
 
@@ -117,13 +123,21 @@ def _looking(on_progress: Progress, origin: Origin) -> Progress:
     return heard
 
 
-def _arguments(base_url: str, model: str, spec: EvalSpec, kept: Path) -> list[str]:
+def _for_client(base_url: str, model: str, spec: EvalSpec, folder: Path) -> dict[str, str]:
+    """Environment variables that our client inside the harness reads."""
     url = f"{base_url.rstrip('/').removesuffix('/v1')}/v1/chat/completions"
-    settings = {"base_url": url, "model": model, "num_concurrent": spec.concurrency, "max_retries": _MAX_RETRIES, "seed": spec.seed}
-    sampling = {"temperature": spec.temperature, "top_p": spec.top_p, "max_gen_toks": spec.max_tokens}
-    arguments = ["--model", "local-chat-completions", "--model_args", *_pairs(settings), "--gen_kwargs", *_pairs(sampling)]
-    arguments += ["--tasks", ",".join(spec.tasks), "--apply_chat_template", "--log_samples"]
-    arguments += ["--output_path", str(kept), "--use_cache", str(kept / "answers")]
+    settings = harness_client.Settings(url, model, spec.seed, spec.concurrency, str(folder))
+    path = os.pathsep.join(filter(None, (str(package_root()), os.environ.get("PYTHONPATH"))))
+    return {harness_client.VARIABLE: json.dumps(asdict(settings)), "PYTHONPATH": path}
+
+
+def _arguments(model: str, spec: EvalSpec, kept: Path) -> list[str]:
+    """The harness's arguments; what the spec leaves open is the task's to say."""
+    said = {"temperature": spec.temperature, "top_p": spec.top_p, "max_gen_toks": spec.max_tokens}
+    sampling = {name: value for name, value in said.items() if value is not None}
+    arguments = ["--model", harness_client.MODEL, "--model_args", f"model={model}"]
+    arguments += ["--gen_kwargs", *_pairs(sampling)] if sampling else []
+    arguments += ["--tasks", ",".join(spec.tasks), "--apply_chat_template", "--log_samples", "--output_path", str(kept)]
     return [*arguments, "--include_path", str(Path(spec.path).expanduser().absolute())] if spec.path else arguments
 
 
@@ -166,13 +180,14 @@ def _lines(stream: IO[bytes]) -> Iterator[str]:
     yield rest.decode(errors="replace")
 
 
-def _read(kept: Path, model: str, spec: EvalSpec, judged: Path, seconds: float) -> EvalResult:
+def _read(kept: Path, model: str, spec: EvalSpec, folder: Path, seconds: float) -> EvalResult:
     """Turn the harness's files into a result: its own metrics as they are, and what is right or wrong for each document as a split."""
     aggregated = next(kept.glob("**/results_*.json"), None)
     if aggregated is None:
         raise CrossmeshError(f"lm-evaluation-harness left no results in {kept}.")
     with reading(aggregated, "results of lm-evaluation-harness"):
-        found = json.loads(aggregated.read_text(encoding="utf-8"))
+        found = parse_json(aggregated.read_bytes())
+        asked = parse_json((folder / harness_client.ASKED).read_bytes())
         samples = {task: _samples(kept, task) for task in found["configs"]}
         hashes = {task: found["task_hashes"].get(task, "") for task in samples}
         record = {
@@ -180,7 +195,8 @@ def _read(kept: Path, model: str, spec: EvalSpec, judged: Path, seconds: float) 
             "task": spec.task,
             "task_digest": digest_text(canonical_json([hashes, found["versions"], found["n-shot"]])),
             "tasks": sorted(samples),
-            "sampling": sampling_record(spec),
+            # As it was sent: each task's own settings where the spec says nothing.
+            "sampling": asked["sent"],
             "harness": f"lm-eval {found['lm_eval_version']}",
         }
         metrics = {
@@ -189,25 +205,60 @@ def _read(kept: Path, model: str, spec: EvalSpec, judged: Path, seconds: float) 
             for name, value in values.items()
             if "," in name and isinstance(value, int | float)
         }
-    write_text(judged, "".join(canonical_json({"task": task, **line}) + "\n" for task, lines in samples.items() for line in lines))
-    splits = tuple(split for task, lines in samples.items() for split in _splits(task, lines, spec.seed))
-    return EvalResult(model, splits, record, (), {}, 0, 0, 0, seconds, str(judged), (), metrics)
+    judged = folder / "judged.jsonl"
+    write_text(judged, "".join(canonical_json(_finite({"task": task, **line})) + "\n" for task, lines in samples.items() for line in lines))
+    reasons = Counter(asked["finish_reasons"])
+    return EvalResult(
+        model,
+        splits=tuple(split for task, lines in samples.items() for split in _splits(task, lines, spec.seed)),
+        comparable_on=record,
+        excluded=(),
+        errors=asked["errors"],
+        prompt_tokens=asked["prompt_tokens"],
+        completion_tokens=asked["completion_tokens"],
+        cut_at_max_tokens=cut_of(tuple(reasons.elements())),
+        seconds=seconds,
+        samples_path=str(judged),
+        warnings=_warnings(asked, metrics),
+        metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
+    )
+
+
+def _warnings(asked: Mapping[str, Any], metrics: Mapping[str, float]) -> tuple[str, ...]:
+    """What was odd about the answers and the metrics."""
+    said = [f"{count} answers: {note}" for note, count in asked["notes"].items()]
+    said += unended(asked["finish_reasons"].get("", 0))
+    said += [changed(change, count) for change, count in sorted(asked["changes"].items())]
+    return (*said, *(f"the metric {name} is {value}: it is left out" for name, value in metrics.items() if not math.isfinite(value)))
+
+
+def _finite(value: Any) -> Any:
+    """`value` with the words `nan` and `inf` in place of numbers that JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return {name: _finite(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 def _samples(kept: Path, task: str) -> list[dict[str, Any]]:
-    file = next(kept.glob(f"**/samples_{task}_[0-9]*.jsonl"))
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    file = next(kept.glob(f"**/samples_{glob.escape(task)}_[0-9]*.jsonl"))
+    # Lines end at a line feed alone: what `str.splitlines` takes for another end stands in documents and answers.
+    return [parse_json(line) for line in file.read_bytes().split(b"\n") if line.strip()]
 
 
 def _splits(task: str, lines: list[dict[str, Any]], seed: int) -> Iterator[SplitResult]:
-    """One split for each metric of a task that says right or wrong of each document."""
+    """One split for each metric of a task that says right or wrong of each document; no value, or one that is no number, is wrong."""
     names = dict.fromkeys((metric, line["filter"]) for line in lines for metric in line["metrics"])
     for metric, chosen in names:
-        values = {str(line["doc_id"]): line[metric] for line in lines if line["filter"] == chosen}
-        if not all(value in (0, 1) for value in values.values()):  # A mean of other numbers is in `metrics` alone.
+        values = {str(line["doc_id"]): line.get(metric) for line in lines if line["filter"] == chosen}
+        without = {document for document, value in values.items() if value is None or value != value}  # NaN
+        known = {document: value for document, value in values.items() if document not in without}
+        if not known or not all(value in (0, 1) for value in known.values()):  # A mean of other numbers is in `metrics` alone.
             continue
-        counts = {document: (1, int(value)) for document, value in values.items()}
+        counts = {document: (1, int(known.get(document) or 0)) for document in values}
         right = sum(passed for _, passed in counts.values())
-        reasons = {name: number for name, number in (("right", right), ("wrong", len(counts) - right)) if number}
+        numbers = (("right", right), ("wrong", len(known) - right), ("no_value", len(without)))
+        reasons = {name: number for name, number in numbers if number}
         name = f"{task} {metric},{chosen}"
         yield SplitResult(name, len(counts), len(counts), right, (estimate(list(counts.values()), 1, seed),), reasons, counts)

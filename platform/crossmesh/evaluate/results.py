@@ -18,7 +18,7 @@ RESULT = "result.json"
 """Name of the file in the folder of an evaluation."""
 RECORD, SURROUNDINGS = "records/evaluation.json", "records/surroundings.json"
 """Artifacts of an evaluation: how the model was examined, and what was there and decided no answer."""
-RECORD_FORM = 2
+RECORD_FORM = 3
 """Of the record of how a model was examined; raised when the record says more, or says it otherwise."""
 
 

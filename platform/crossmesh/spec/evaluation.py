@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from crossmesh.errors import InputError, require, require_choice
 
 TASKS = ("rtl", "verilog_eval", "lm_eval")
+_SAMPLING = {"temperature": 0.0, "top_p": 1.0, "max_tokens": 160}
+"""Of tasks that have no settings of their own."""
 VARIANTS = ("spec_to_rtl", "code_complete")
 
 
@@ -32,9 +34,12 @@ class EvalSpec:
     """Answers per problem."""
     k: tuple[int, ...] = (1,)
     """The k of pass@k; each at most `samples`."""
-    temperature: float = 0.0
-    top_p: float = 1.0
-    max_tokens: int = 160
+    temperature: float | None = None
+    """None (`null`): with lm_eval what the task says, else 0 (greedy)."""
+    top_p: float | None = None
+    """None: with lm_eval what the task says, else 1."""
+    max_tokens: int | None = None
+    """Largest number of tokens of an answer. None: with lm_eval what the task says (`max_gen_toks`), else 160."""
     seed: int = 0
     concurrency: int = 16
     """Requests in flight at once."""
@@ -58,11 +63,16 @@ class EvalSpec:
         require(bool(self.k), "eval.k", list(self.k), f"one or more of 1 to eval.samples={self.samples}")
         for k in self.k:
             require(0 < k <= self.samples, "eval.k", k, f"1 to eval.samples={self.samples}")
-        require(self.temperature >= 0, "eval.temperature", self.temperature, "zero (greedy) or more")
-        varied = self.samples == 1 or self.temperature > 0
+        for name, value in _SAMPLING.items() if self.task != "lm_eval" else ():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        temperature, top_p, max_tokens = self.temperature, self.top_p, self.max_tokens
+        require(temperature is None or temperature >= 0, "eval.temperature", temperature, "zero (greedy) or more")
+        varied = self.samples == 1 or temperature is None or temperature > 0
         require(varied, "eval.samples", self.samples, "1 when eval.temperature=0: greedy answers are all equal")
-        require(0 < self.top_p <= 1, "eval.top_p", self.top_p, "over 0, up to 1")
-        for name in ("max_tokens", "concurrency", "timeout_s", "memory_mib", "workers"):
+        require(top_p is None or 0 < top_p <= 1, "eval.top_p", top_p, "over 0, up to 1")
+        require(max_tokens is None or max_tokens > 0, "eval.max_tokens", max_tokens, "a positive number")
+        for name in ("concurrency", "timeout_s", "memory_mib", "workers"):
             require(getattr(self, name) > 0, f"eval.{name}", getattr(self, name), "a positive number")
         self._check_harness()
 

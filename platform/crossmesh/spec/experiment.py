@@ -89,11 +89,11 @@ class ExperimentSpec:
 
     def check_evaluation(self) -> None:
         """Check what a job that evaluates needs of its own server; raises `InputError`."""
-        longest = self.data.max_length
-        if not self.eval.url and self.serve.max_model_len < self.eval.max_tokens:
+        longest, answer = self.data.max_length, self.eval.max_tokens or 0
+        if not self.eval.url and self.serve.max_model_len < answer:
             raise InputError(
-                f"eval.max_tokens={self.eval.max_tokens} exceeds serve.max_model_len={self.serve.max_model_len}. "
-                f"Raise serve.max_model_len to prompt plus answer: {longest + self.eval.max_tokens} holds rows of {longest} tokens."
+                f"eval.max_tokens={answer} exceeds serve.max_model_len={self.serve.max_model_len}. "
+                f"Raise serve.max_model_len to prompt plus answer: {longest + answer} holds rows of {longest} tokens."
             )
 
     def _check_training(self) -> None:

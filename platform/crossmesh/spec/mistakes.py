@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import is_dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -201,6 +202,8 @@ def _allowed_type(key: str, keys: type[Any]) -> str:
     """Say what a dotted key takes, from the dataclass that it stands in."""
     key = re.sub(r"\[.*", "", key)
     kind = type_of(key, keys)
+    if isinstance(kind, UnionType):  # `float | None`
+        return f"{_KINDS.get(get_args(kind)[0], 'another value')}, or null"
     if get_origin(kind) is tuple:
         return "a list, in brackets: [1,2]" if get_args(kind)[0] in (int, float) else "a list of texts, in brackets: [a,b]"
     if get_origin(kind) is dict:

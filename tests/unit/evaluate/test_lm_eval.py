@@ -22,27 +22,44 @@ RESULTS = {
     "task_hashes": {"arith": "abc"},
     "lm_eval_version": "0.4.13",
 }
+ASKED = {
+    "finish_reasons": {"stop": 2, "length": 1, "": 1},
+    "errors": {"no_choices": 1},
+    "notes": {},
+    "changes": {"seed": 4},
+    "prompt_tokens": 20,
+    "completion_tokens": 12,
+    "sent": {"arith": [{"temperature": 0.2, "max_tokens": 1280, "top_p": 1.0}]},
+}
 # Stands in for `python -m lm_eval run`: says what it was told and leaves files as the harness does.
 STAND_IN = """
 import json, os, pathlib, sys
 arguments = sys.argv[4:]
 out = pathlib.Path(arguments[arguments.index("--output_path") + 1]) / "m"
 out.mkdir(parents=True, exist_ok=True)
-out.parent.joinpath("told.json").write_text(json.dumps({"arguments": arguments, "key": os.environ["OPENAI_API_KEY"]}))
+client = json.loads(os.environ["CROSSMESH_HARNESS"])
+told = {"arguments": arguments, "key": os.environ["OPENAI_API_KEY"], "client": client, "path": os.environ["PYTHONPATH"]}
+out.parent.joinpath("told.json").write_text(json.dumps(told))
 sys.stderr.write("Requesting API:   0%|   | 0/4 [00:00<?]\\rRequesting API:  50%|## | 2/4 [00:01]\\rRequesting API: 100%|####| 4/4\\n")
 if "fail" in arguments[arguments.index("--tasks") + 1]:
     sys.exit("NotImplementedError: Loglikelihood is not supported" if "choice" in " ".join(arguments) else "boom")
 (out / "results_2026-01-01T00-00-00.json").write_text(RESULTS)
-lines = [{"doc_id": i, "filter": f, "metrics": ["exact_match", "bleu"], "exact_match": float(i > 0), "bleu": 1.5 * i}
-    for i in range(4) for f in ("number", "last")]
-(out / "samples_arith_2026-01-01T00-00-00.jsonl").write_text("".join(json.dumps(line) + "\\n" for line in lines))
+pathlib.Path(client["folder"], "asked.json").write_text(ASKED)
+document = {"q": "a\\u2028b\\x85c\\x0bd"}
+lines = [
+    {"doc_id": i, "doc": document, "filter": f, "metrics": ["exact_match", "bleu"], "exact_match": float(i > 0), "bleu": 1.5 * i}
+    for i in range(4) for f in ("number", "last")
+]
+text = "".join(json.dumps(line, ensure_ascii=False) + "\\n" for line in lines)
+(out / "samples_arith_2026-01-01T00-00-00.jsonl").write_text(text, encoding="utf-8")
 """
 
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
     script = tmp_path / "harness.py"
-    script.write_text(STAND_IN.replace("RESULTS)", f"{json.dumps(json.dumps(RESULTS))})"))
+    said = STAND_IN.replace("RESULTS)", f"{json.dumps(json.dumps(RESULTS))})").replace("ASKED)", f"{json.dumps(json.dumps(ASKED))})")
+    script.write_text(said)
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\ncase "$1" in -c) exit 0;; esac\nexec {sys.executable} {script} "$@"\n')
     python.chmod(0o755)
@@ -63,14 +80,24 @@ def test_the_harness_is_told_all_and_its_files_are_a_result(stand_in, tmp_path):
     assert told["key"] == "secret"
     assert "secret" not in " ".join(told["arguments"])
     text = " ".join(told["arguments"])
-    assert "base_url=http://h:1/v1/chat/completions model=m num_concurrent=4" in text
-    assert "--gen_kwargs temperature=0.5 top_p=1.0 max_gen_toks=32 --tasks arith" in text
+    out = str(tmp_path / "out")
+    assert told["client"] == {"url": "http://h:1/v1/chat/completions", "model": "m", "seed": 3, "concurrency": 4, "folder": out}
+    assert text.startswith("--model crossmesh-chat --model_args model=m --gen_kwargs temperature=0.5 max_gen_toks=32 --tasks arith")
     assert text.endswith("--include_path /tasks")
     assert seen == [("generate", 0, 4), ("generate", 2, 4), ("generate", 4, 4)]
     # Right or wrong makes a split; a number does not.
     assert [split.split for split in result.splits] == ["arith exact_match,number", "arith exact_match,last"]
     assert result.splits[0].counts == {"0": (1, 0), "1": (1, 1), "2": (1, 1), "3": (1, 1)}
     assert result.splits[0].pass_at_1.value == 0.75
+    # A document, or an answer, with other ends of lines is one document.
+    assert json.loads((tmp_path / "out" / "judged.jsonl").read_text().split("\n")[0])["doc"] == {"q": "a\u2028b\x85c\x0bd"}
+    # What was sent is the record, not what was asked for.
+    assert result.comparable_on["sampling"] == ASKED["sent"]
+    assert (result.cut_at_max_tokens, result.errors, result.prompt_tokens, result.completion_tokens) == (1, {"no_choices": 1}, 20, 12)
+    assert result.warnings == (
+        "1 answers do not say how they ended, so whether they were cut is not known",
+        "the endpoint refuses seed; 4 requests were sent without it",
+    )
     assert result.metrics == {"arith/exact_match,number": 0.75, "arith/exact_match_stderr,number": 0.25, "arith/bleu,none": 12.5}
     assert result.comparable_on["harness"] == "lm-eval 0.4.13"
     assert read_result(tmp_path / "out") == result
@@ -78,6 +105,33 @@ def test_the_harness_is_told_all_and_its_files_are_a_result(stand_in, tmp_path):
     # Other versions of its tasks are another task.
     again = evaluate_harness("http://h:1", "secret", "m", SPEC, tmp_path / "out")
     assert again.comparable_on == result.comparable_on
+
+
+def test_a_task_keeps_its_own_settings_unless_the_spec_has_others(stand_in, tmp_path):
+    open_ = EvalSpec(task="lm_eval", tasks=("arith",))
+    assert (open_.temperature, open_.top_p, open_.max_tokens) == (None, None, None)
+    evaluate_harness("http://h:1", "k", "m", open_, tmp_path / "a")
+    assert "--gen_kwargs" not in json.loads((tmp_path / "a" / "harness" / "told.json").read_text())["arguments"]
+    evaluate_harness("http://h:1", "k", "m", EvalSpec(task="lm_eval", tasks=("arith",), temperature=0.0), tmp_path / "b")
+    told = json.loads((tmp_path / "b" / "harness" / "told.json").read_text())["arguments"]
+    assert told[told.index("--gen_kwargs") + 1 :][:2] == ["temperature=0.0", "--tasks"]
+    # Other tasks have none of their own.
+    assert (EvalSpec().temperature, EvalSpec().top_p, EvalSpec().max_tokens) == (0.0, 1.0, 160)
+
+
+def test_values_that_are_no_numbers_cost_themselves(stand_in, tmp_path):
+    script = stand_in.parent / "harness.py"
+    text = script.read_text().replace('"bleu,none\\": 12.5', '"bleu,none\\": 12.5, \\"f1,none\\": NaN, \\"ppl,none\\": Infinity')
+    script.write_text(text.replace('"exact_match": float(i > 0)', '"exact_match": float(i > 0) if i < 3 else float("nan")'))
+    result = evaluate_harness("http://h:1", "k", "m", SPEC, tmp_path / "out")
+    assert set(result.metrics) == {"arith/exact_match,number", "arith/exact_match_stderr,number", "arith/bleu,none"}
+    assert result.warnings[-2:] == (
+        "the metric arith/f1,none is nan: it is left out",
+        "the metric arith/ppl,none is inf: it is left out",
+    )
+    assert result.splits[0].counts == {"0": (1, 0), "1": (1, 1), "2": (1, 1), "3": (1, 0)}
+    assert result.splits[0].reasons == {"right": 2, "wrong": 1, "no_value": 1}
+    assert read_result(tmp_path / "out") == result
 
 
 def test_when_another_server_answers_no_answer_of_the_harness_is_kept(stand_in, tmp_path, monkeypatch):
