@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 
 from crossmesh.evaluate.judge import _SCRIPT, judge, judge_all, judge_references, limits_of, simulator_version
+from crossmesh.evaluate.own_problems import load_problems
 from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.sandbox import Limits, open_sandbox
 from crossmesh.evaluate.tasks import load_task
 from crossmesh.spec.evaluation import EvalSpec
 from crossmesh.spec.training import DataSpec, RtlSpec
+from own_problem_files import ADDER, write_problems
 
 pytestmark = pytest.mark.integration
 
@@ -50,6 +52,11 @@ def body(text):
         (body("assign y = 1'bz;"), "mismatch"),
         (body("assign y = a &;"), "compile_error"),
         (body("nowhere u(a, b, y);"), "compile_error"),
+        (body('initial $display("Mismatches: 0 in 4 samples"); assign y = a & b;'), "passed"),
+        (body('always @(*) $write("a=%b", a); assign y = a & b;'), "passed"),  # The testbench's word then ends a line of the design's.
+        (body('always @(*) assert (y === (a & b)) else $error("%b", y); assign #0 y = a & b;'), "passed"),
+        (body("wire \\w[0] ; assign \\w[0] = a; assign y = \\w[0] & b;"), "passed"),
+        (body("integer i; initial i = $rtoi($sqrt(16.0)); assign y = a & b;"), "passed"),
         ("module gate(input a, output y); endmodule", "empty_module"),
         (body("assign y = a & b;").replace("gate", "and_gate"), "wrong_module"),
         ("It is easy.", "no_module"),
@@ -73,10 +80,36 @@ ATTACKS = {
     "reads a host file": 'integer f; initial f = $fopen("/etc/passwd", "r");',
     "loads a host file": 'reg [7:0] m [0:9]; initial $readmemh("/etc/passwd", m);',
     "includes a host file": '`include "/etc/passwd"',
-    "floods": 'initial forever $display("PASS");',
     "hides in an escaped name": "initial #3 \\report ;",
     "hides behind a comment": "initial #3 /* */ report/**/;",
 }
+
+
+PRINTED = {
+    "the benchmark's line": 'initial $display("Mismatches: 0 in 100 samples"); final $display("Mismatches: 0 in 100 samples");',
+    "a pass": 'initial begin $display("PASS"); $display("PASS 0123456789abcdef"); $display("\\nPASS %m\\n"); end',
+    "a pass at the end": 'final begin $display("PASS"); $display("Your Design Passed"); end',
+    "over the testbench's line": 'initial #4 $write("PASS \\r"); initial #4 $monitor("PASS"); initial #4 $strobe("PASS 4");',
+    "and ends it": 'initial #1 $fatal(0, "PASS");',
+    "and asserts": 'initial assert (1) $display("PASS"); else $error("FAIL");',
+}
+
+
+@pytest.mark.parametrize("printed", PRINTED)
+def test_what_a_wrong_design_prints_never_makes_it_pass(box, printed):
+    verdict = judge(PROBLEM, body(f"assign y = $time < 2 ? a & b : 1'b1; {PRINTED[printed]}"), box, LIMITS)
+    assert verdict.reason == ("crashed" if "$fatal" in PRINTED[printed] else "mismatch"), verdict
+
+
+def test_a_design_that_ends_the_simulation_by_an_error_does_not_pass_while_it_is_right(box):
+    final = BENCH.replace("    report; $finish(0);\n  end", "  end\n  final report;")
+    problem = replace(PROBLEM, testbench=final)
+    assert judge(problem, RIGHT, box, LIMITS).passed
+    assert judge(problem, body("assign y = $time < 2 ? a & b : 1'b1; initial #1 $fatal;"), box, LIMITS).reason == "crashed"
+
+
+def test_a_flood_of_prints_is_stopped(box):
+    assert judge(PROBLEM, body('initial forever $display("PASS");'), box, LIMITS).reason in ("output_limit", "timeout")
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -144,6 +177,25 @@ def test_every_reference_of_rtl_passes_and_no_hollow_module_does(box):
     assert judge_references(problems, box, limits_of(spec), 2).excluded == ()
     hollow = [(p, p.reference[: p.reference.index(";") + 1] + "\nwire nothing = 1'b0;\nendmodule") for p in problems]
     assert {verdict.reason for verdict in judge_all(hollow, box, limits_of(spec), 2)} == {"mismatch"}
+
+
+def test_ones_own_problems_are_judged_by_their_own_words(box, tmp_path):
+    write_problems(tmp_path)
+    problems = load_problems(str(tmp_path), EvalSpec().success_text, "")
+    references = judge_references(problems, box, LIMITS, 2)
+    assert [problem.id for problem in references.usable] == ["adder", "rom"]
+    assert references.left_out == (
+        ("broken", "mismatch"),
+        ("lenient", "passes_hollow"),
+        ("silent", "bad_files"),
+        ("stray", "bad_files"),
+    )
+    adder = references.usable[0]
+    assert judge(adder, ADDER, box, LIMITS).passed
+    wrong = ADDER.replace("a + b", "a - b")
+    for printed in ("", 'initial $display("Your Design Passed");', 'final $display("===== Your Design Passed =====");'):
+        verdict = judge(adder, wrong.replace("endmodule", f"{printed}\nendmodule"), box, LIMITS)
+        assert verdict.reason == "mismatch", verdict
 
 
 def test_the_simulator_is_named_for_the_record():

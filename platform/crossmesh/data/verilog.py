@@ -9,7 +9,8 @@ from crossmesh.data.markdown import code_blocks, strip_reasoning
 _NOT_CODE = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _TOKEN = re.compile(
     r"""
-    (?P<string>"[^"\n]*") | (?P<directive>`[A-Za-z_]\w*) | (?P<system>\$[A-Za-z_$][\w$]*) | (?P<name>[A-Za-z_][\w$]*)
+    (?P<string>"(?:\\.|[^"\\\n])*") | (?P<escaped>\\[^\s{}(),;"`]+)
+    | (?P<directive>`[A-Za-z_]\w*) | (?P<system>\$[A-Za-z_$][\w$]*) | (?P<name>[A-Za-z_][\w$]*)
     | (?P<number>\d[\d_]*(?:\.\d+)? | '[sS]?(?:[bB]\s*[01xXzZ?_]+|[oO]\s*[0-7xXzZ?_]+|[dD]\s*[\dxXzZ?_]+|[hH]\s*[\da-fA-FxXzZ?_]+))
     | (?P<other>\S)
     """,
@@ -17,15 +18,25 @@ _TOKEN = re.compile(
 )
 
 
+_WORDS = frozenset(
+    ("module", "macromodule", "endmodule", "program", "interface", "package", "class", "task", "function", "begin", "fork", "import")
+)
+"""Words that mean something to who reads tokens here; escaped they are names."""
+
+
 @dataclass(frozen=True)
 class Token:
     """One token and where it stands in its text."""
 
     kind: str
-    """`string`, `directive`, `system`, `name`, `number` or `other`."""
+    """`string`, `directive`, `system`, `name`, `escaped`, `number` or `other`."""
     text: str
+    """As it stands; an escaped name that needs no backslash is a `name` without one, as the language has it."""
     start: int
     end: int
+
+
+_PLAIN_NAME = re.compile(r"[A-Za-z_][\w$]*")
 
 
 @dataclass(frozen=True)
@@ -64,7 +75,14 @@ class Extraction:
 
 def tokenize(text: str) -> tuple[Token, ...]:
     """Split comment-free Verilog into tokens."""
-    return tuple(Token(str(match.lastgroup), match.group(), match.start(), match.end()) for match in _TOKEN.finditer(text))
+    return tuple(_token(match) for match in _TOKEN.finditer(text))
+
+
+def _token(match: re.Match[str]) -> Token:
+    kind, text = str(match.lastgroup), match.group()
+    if kind == "escaped" and _PLAIN_NAME.fullmatch(text, 1) and text[1:] not in _WORDS:
+        kind, text = "name", text[1:]
+    return Token(kind, text, match.start(), match.end())
 
 
 def without_comments(text: str) -> str:

@@ -1,7 +1,8 @@
 """Decide whether an answer solves its problem: extract, screen, compile and simulate it in the sandbox.
 
 An answer passes only when the testbench prints `PASS <nonce>` with a nonce drawn for this one simulation, and, where the testbench counts
-its checks, as many as it makes of the reference. Exit codes decide nothing by themselves. Scores are `passk`'s.
+its checks, as many as it makes of the reference. What a design prints decides nothing. Exit codes decide nothing by themselves. Scores are
+`passk`'s.
 """
 
 import os
@@ -17,7 +18,7 @@ from typing import TypeVar
 
 from crossmesh.data.verilog import extract, hollow
 from crossmesh.errors import InputError
-from crossmesh.evaluate.problems import Problem
+from crossmesh.evaluate.problems import NONCE, Problem
 from crossmesh.evaluate.sandbox import OUTPUT_LIMIT, TIMEOUT, Limits, Outcome, Sandbox
 from crossmesh.evaluate.screening import refusal
 from crossmesh.spec.evaluation import EvalSpec
@@ -42,6 +43,7 @@ REASONS = (
     "crashed",  # the simulator ended with an error, out of memory for one
     "mismatch",  # the testbench reported wrong outputs
     "no_verdict",  # the simulation ended and the testbench had said nothing
+    "bad_files",  # of a problem's own solution: its files cannot be judged with
 )
 
 _WALL = 10.0
@@ -49,13 +51,13 @@ _WALL = 10.0
 or on its neighbours, does not hang."""
 _COMPILE_FAILED = 97
 # One sandbox for both steps: its start is a large part of a short simulation. The testbench comes first, so that nothing in the design
-# can change how it is read; `-s tb` makes it the only top. Waveforms that a testbench asks for are not written.
+# can change how it is read; `-s` makes its module the only top. Waveforms that a testbench asks for are not written.
 _SCRIPT = (
-    "iverilog -g2012 -s tb -o simulation testbench.sv support.sv design.sv >log 2>&1 "
+    'iverilog -g2012 -s "${1:-tb}" -o simulation testbench.sv support.sv design.sv >log 2>&1 '
     f"|| {{ head -c 4000 log; exit {_COMPILE_FAILED}; }}; exec vvp -n simulation -none +nonce=$0"
 )
-_BENCH_TIMEOUT = "TIMEOUT"
-"""What a testbench prints that ends by its own clock; some of verilog-eval's do so with their reference as well."""
+_OUTPUT = 1 << 22
+"""Bytes that testbench and design may print: some of a line at every clock edge."""
 _CPU_SIGNALS = (-9, -24, 128 + 9, 128 + 24)
 """SIGKILL and SIGXCPU, as seen from outside the process or from its shell: how the CPU limit ends a process."""
 
@@ -97,7 +99,7 @@ def silent(*progress: object) -> None:
 def limits_of(eval_spec: EvalSpec) -> Limits:
     """Return the sandbox limits that a spec asks for."""
     wall = _WALL * eval_spec.timeout_s * max(1.0, eval_spec.workers / (os.cpu_count() or 1))
-    return Limits(wall_s=wall, cpu_s=eval_spec.timeout_s, memory_mib=eval_spec.memory_mib)
+    return Limits(wall_s=wall, cpu_s=eval_spec.timeout_s, memory_mib=eval_spec.memory_mib, output_bytes=_OUTPUT)
 
 
 @cache
@@ -128,8 +130,9 @@ def judge(problem: Problem, answer: str, sandbox: Sandbox, limits: Limits) -> Ve
 def simulate(problem: Problem, design: str, sandbox: Sandbox, limits: Limits) -> Verdict:
     """Judge a design that has been extracted and screened."""
     nonce = token_hex(16)
-    files = {"testbench.sv": problem.testbench, "support.sv": problem.support, "design.sv": design}
-    return decide(sandbox.run(["sh", "-c", _SCRIPT, nonce], files, limits), nonce, problem.checks)
+    bench = problem.testbench.replace(NONCE, nonce)
+    files = {**problem.files, "testbench.sv": bench, "support.sv": problem.support, "design.sv": design}
+    return decide(sandbox.run(["sh", "-c", _SCRIPT, nonce, problem.top], files, limits), nonce, problem.checks)
 
 
 def decide(outcome: Outcome, nonce: str, checks: int = 0) -> Verdict:
@@ -144,13 +147,16 @@ def decide(outcome: Outcome, nonce: str, checks: int = 0) -> Verdict:
         return Verdict(False, "compile_error", detail)
     if outcome.returncode:
         return Verdict(False, "crashed", detail or f"exit status {outcome.returncode}")
-    said = re.compile(rf"PASS {re.escape(nonce)}(?: ([1-9]\d*))?")
-    passes = [match for line in lines if (match := said.fullmatch(line))]
+    # The design may have begun the line: only the testbench knows the nonce, so what stands before it says nothing.
+    passes = [match for line in lines if (match := re.search(rf"PASS {re.escape(nonce)}(?: ([1-9]\d*))?$", line))]
+    if any(line.endswith(f"LATE {nonce}") for line in lines):
+        return Verdict(False, TIMEOUT, "the testbench ended by its own clock")
     if not passes:
-        return Verdict(False, "mismatch" if any(line.startswith("FAIL") for line in lines) else "no_verdict", detail)
+        failed = any(re.search("fail|error|mismatch", line, re.IGNORECASE) for line in lines)
+        return Verdict(False, "mismatch" if failed else "no_verdict", detail)
     made = int(passes[0][1] or 0)
     if checks and made != checks:
-        return Verdict(False, TIMEOUT if _BENCH_TIMEOUT in lines else "no_verdict", f"the simulation ended after {made} of {checks} checks")
+        return Verdict(False, "no_verdict", f"the simulation ended after {made} of {checks} checks")
     return Verdict(True, PASSED, checks=made)
 
 
@@ -186,6 +192,9 @@ def judge_references(
 
 def _self_check(problem: Problem, sandbox: Sandbox, limits: Limits) -> tuple[Verdict, Verdict]:
     """Return the verdicts on the reference and, when that passed, on a module with nothing in it."""
+    if problem.defect:
+        bad = Verdict(False, "bad_files", problem.defect)
+        return bad, bad
     right = judge(problem, problem.reference, sandbox, limits)
     if not right.passed:
         return right, right

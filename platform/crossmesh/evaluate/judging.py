@@ -31,6 +31,7 @@ def judge_record(spec: EvalSpec) -> dict[str, Any]:
         "code": digest_text(canonical_json(code)),
         "simulator": simulator_version(),
         "sandbox": spec.sandbox,
+        "testbench_timeout": "fails",  # As in verilog-eval's own analysis: whoever answers, and the task's own solution too.
         "limits": {
             "cpu_s": limits.cpu_s,
             "memory_mib": limits.memory_mib,

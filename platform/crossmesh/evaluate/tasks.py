@@ -1,6 +1,7 @@
 """The tasks that the judge decides, by name: where their problems come from."""
 
 from crossmesh.data.rtl import RtlProblem, build_rtl
+from crossmesh.evaluate.own_problems import load_problems
 from crossmesh.evaluate.problems import Problem, module_under_test
 from crossmesh.evaluate.verilog_eval import load_verilog_eval
 from crossmesh.spec.evaluation import EvalSpec
@@ -10,10 +11,13 @@ from crossmesh.spec.training import DataSpec
 def load_task(eval_spec: EvalSpec, data: DataSpec) -> tuple[Problem, ...]:
     """Return the problems of `eval.task`, in a fixed order, asked as training rows are.
 
-    `rtl` gives the held-out and the harder problems of the dataset that `data.rtl` describes, `verilog_eval` those in `eval.path`.
+    `rtl` gives the held-out and the harder problems of the dataset that `data.rtl` describes, `verilog_eval` and
+    `problems` those in `eval.path`.
     """
     if eval_spec.task == "verilog_eval":
         return load_verilog_eval(eval_spec.path, eval_spec.variant, data.system_prompt)
+    if eval_spec.task == "problems":
+        return load_problems(eval_spec.path, eval_spec.success_text, data.system_prompt)
     dataset = build_rtl(data.rtl)
     return tuple(_from_rtl(problem, data.system_prompt) for problem in (*dataset.heldout, *dataset.hard))
 

@@ -140,6 +140,7 @@ KEY_CLASSES: Mapping[str, tuple[str, ...]] = {
     "bench.report": (PROVENANCE,),
     "eval.task": (EXAMINATION,),
     "eval.path": (EXAMINATION,),  # By what it holds.
+    "eval.success_text": (EXAMINATION,),
     "eval.variant": (EXAMINATION,),
     "eval.tasks": (EXAMINATION,),
     "eval.only": (PROVENANCE,),

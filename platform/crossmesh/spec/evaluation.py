@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from crossmesh.errors import InputError, require, require_choice
 
-TASKS = ("rtl", "verilog_eval", "lm_eval")
+TASKS = ("rtl", "verilog_eval", "problems", "lm_eval")
 _SAMPLING = {"temperature": 0.0, "top_p": 1.0, "max_tokens": 160}
 """Of tasks that have no settings of their own."""
 VARIANTS = ("spec_to_rtl", "code_complete")
@@ -15,9 +15,13 @@ class EvalSpec:
     """A task, how answers are sampled and how untrusted answers are run."""
 
     task: str = "rtl"
-    """`rtl`: the generated dataset of the group `data`; `verilog_eval`: the folder `path`; `lm_eval`: lm-evaluation-harness on `tasks`."""
+    """`rtl`: the generated dataset of the group `data`; `verilog_eval`: the folder `path`; `problems`: a benchmark of one's own in `path`;
+    `lm_eval`: lm-evaluation-harness on `tasks`."""
     path: str = ""
-    """Folder of the task: a checkout of verilog-eval; for lm_eval, where it looks for task files beside its own."""
+    """Folder of the task: a checkout of verilog-eval; of `problems` a folder of problem folders, or a JSONL file; for lm_eval, where it
+    looks for task files beside its own."""
+    success_text: str = "Your Design Passed"
+    """Of `problems`: text that a testbench prints when every check held, and only then (RTLLM's)."""
     variant: str = "spec_to_rtl"
     """Of verilog_eval: `spec_to_rtl` or `code_complete`."""
     tasks: tuple[str, ...] = ()
@@ -56,6 +60,8 @@ class EvalSpec:
         object.__setattr__(self, "k", tuple(self.k))
         object.__setattr__(self, "tasks", tuple(self.tasks))
         require_choice("eval.task", self.task, TASKS)
+        fits = bool(self.success_text) and not set(self.success_text) & set('"\\%\n')
+        require(fits, "eval.success_text", self.success_text, "a text without quotes, backslashes and %, as it stands in the testbenches")
         require_choice("eval.variant", self.variant, VARIANTS)
         require_choice("eval.only", self.only, ("", "references"))
         require_choice("eval.sandbox", self.sandbox, ("bubblewrap", "none"))

@@ -14,7 +14,11 @@ from crossmesh.evaluate.sandbox import Outcome
     [
         (0, "VCD info\nPASS n0nce\n", "", "passed"),
         (0, "PASS n0nce2\n", "", "no_verdict"),
-        (0, "xPASS n0nce\nPASS  n0nce\nPASS\n", "", "no_verdict"),
+        (0, "PASS  n0nce\nPASS\nPASS n0nce x\n", "", "no_verdict"),
+        (0, "a=1b=0PASS n0nce\n", "", "passed"),  # A design had begun the line.
+        (0, "PASS n0nce 3\nLATE n0nce\n", "", "timeout"),
+        (0, "TIMEOUT\nLATE 0123\nPASS n0nce\n", "", "passed"),  # What a design prints says nothing.
+        (0, "===Test completed with 3 /100 failures===\n", "", "mismatch"),
         (0, "FAIL 3 mismatches\n", "", "mismatch"),
         (0, "", "", "no_verdict"),
         (97, "design.sv:1: syntax error\n", "", "compile_error"),
@@ -47,9 +51,9 @@ def test_module_is_the_one_that_the_testbench_instantiates():
         ("PASS n0nce 3", "no_verdict"),
         ("PASS n0nce", "no_verdict"),
         ("PASS n0nce 0", "no_verdict"),
-        ("TIMEOUT\nPASS n0nce 109", "timeout"),
-        # Some testbenches always end by their own clock.
-        ("TIMEOUT\nPASS n0nce 110", "passed"),
+        # Ended by the testbench's own clock, whatever it counted.
+        ("TIMEOUT\nLATE n0nce\nPASS n0nce 110", "timeout"),
+        ("xLATE n0nce\nPASS n0nce 110", "timeout"),
         ("FAIL 1 of 110", "mismatch"),
     ],
 )

@@ -45,6 +45,7 @@ from crossmesh.sweep import trial
 from crossmesh.track.tracker import TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED, TrackedRun, _flat
 from crossmesh.train.assignment import Origin
 from crossmesh.verify.random_adapters import write_random_adapter
+from own_problem_files import write_problems
 from verilog_eval_files import write_dataset
 
 TINY = ModelSpec("llama", "random://tiny_llama@0")
@@ -190,6 +191,7 @@ OTHERS = {
     "bench.report": another("paper"),
     "eval.task": another("verilog_eval", eval__path="FOLDER/verilog"),
     "eval.path": Change("FOLDER/fewer", {"eval.task": "verilog_eval"}, first="FOLDER/verilog"),
+    "eval.success_text": another("All is well", eval__task="problems", eval__path="FOLDER/own"),
     "eval.variant": another("code_complete", eval__task="verilog_eval", eval__path="FOLDER/verilog"),
     "eval.tasks": another(("gsm8k",), eval__task="lm_eval"),
     "eval.only": another("references"),
@@ -266,6 +268,7 @@ class World:
         (folder / "other.csv").write_text("time,prompt,output\n0,8,8\n2,8,8\n")
         (folder / "catalogue.yaml").write_text("{}\n")
         write_dataset(folder / "verilog" / "dataset_spec-to-rtl")
+        write_problems(folder / "own")
         write_dataset(folder / "verilog" / "dataset_code-complete-iccad2023", completing=True)
         for file in write_dataset(folder / "fewer").glob("Prob003*"):
             file.unlink()
