@@ -168,7 +168,6 @@ def test_answers_without_a_design_say_which_kind(answer, problem):
         "initial \\model.y = 0;",
         'parameter S = "\\\\", T = "`include x";',
         'parameter S = "a\\\nb";',
-        "wire \\a//b ; assign y = a;",
         "wire \\a;b ; assign y = a;",
         "assign y = a \\ & b;",
         'reg [255:0] n; initial if ($value$plusargs("nonce=%s", n)) $display("PASS %0s", n);',
