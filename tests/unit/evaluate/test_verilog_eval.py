@@ -39,7 +39,7 @@ def test_code_complete_shows_how_the_module_begins(tmp_path):
 def test_the_testbench_reports_with_the_nonce_and_nothing_that_a_design_could_print(tmp_path):
     problem = load_verilog_eval(str(write_dataset(tmp_path / "set")), "spec_to_rtl", "")[0]
     assert "Mismatches: %1d" not in problem.testbench
-    assert problem.testbench.count('$value$plusargs("nonce=%s"') == 1
+    assert problem.testbench.count('$value$plusargs("nonce=%s"') == 2  # The verdict, and the clock.
     assert refusal("module TopModule(input a); RefModule copy(a); endmodule", problem.testbench, problem.support) != ""
     assert refusal("module TopModule(input a); assign out = good1.out; endmodule", problem.testbench, problem.support) != ""
     assert refusal(problem.reference, problem.testbench, problem.support) == ""

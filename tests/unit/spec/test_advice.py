@@ -1,0 +1,80 @@
+"""Every command that a message gives can be typed: the job exists, its keys do, `make` has the target, MLflow the subcommand."""
+
+import ast
+import dataclasses
+import importlib.util
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from crossmesh.spec.compose import JobKeys
+from crossmesh.spec.schema import known_keys
+
+ROOT = Path(__file__).resolve().parents[3]
+_JOB = re.compile(r"jobs/(\w+)\.py((?: (?:-m|[\w./@+~-]+=[^\s,;:`)]*))*)")
+_MAKE = re.compile(r"`make ([a-z-]+)`")
+_MLFLOW = re.compile(r"-m mlflow ([a-z]+) ([a-z]+)")
+_KINDS = ("hydra.",)
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Every text of the code that is no docstring, f-strings with `{}` for their values."""
+    for file in sorted([*(ROOT / "platform").rglob("*.py"), *(ROOT / "jobs").glob("*.py")]):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in ast.walk(tree):
+            where = f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+            if isinstance(node, ast.JoinedStr):
+                yield where, "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent | inner:
+                yield where, node.value
+
+
+TEXTS = tuple(texts())
+COMMANDS = sorted({(where, *match.groups()) for where, text in TEXTS for match in _JOB.finditer(text)})
+TARGETS = sorted({(where, match[1]) for where, text in TEXTS for match in _MAKE.finditer(text)})
+
+
+@cache
+def keys_of(job: str, conf: Path) -> frozenset[str]:
+    spec = importlib.util.spec_from_file_location(f"job_{job}", ROOT / "jobs" / f"{job}.py")
+    module: ModuleType = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    own = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, JobKeys) and one is not JobKeys]
+    keys = own[0] if len(own) == 1 else next((one for one in own if one.__module__ == module.__name__), JobKeys)
+    assert dataclasses.is_dataclass(keys)
+    groups = {folder.name for folder in conf.iterdir() if folder.is_dir()}
+    return frozenset(known_keys(keys, conf)) | groups
+
+
+def test_there_are_commands_to_check() -> None:
+    assert len(COMMANDS) >= 10
+    assert len(TARGETS) >= 3
+
+
+@pytest.mark.parametrize(("where", "job", "arguments"), COMMANDS)
+def test_a_job_that_a_message_names_takes_the_keys_that_it_gives(where: str, job: str, arguments: str, conf: Path) -> None:
+    assert (ROOT / "jobs" / f"{job}.py").is_file(), where
+    for argument in arguments.split():
+        key = argument.lstrip("+~").partition("=")[0]
+        if argument != "-m" and not key.startswith(_KINDS):
+            assert key in keys_of(job, conf), f"{where}: jobs/{job}.py has no key {key}"
+
+
+@pytest.mark.parametrize(("where", "target"), TARGETS)
+def test_make_has_the_target_that_a_message_names(where: str, target: str) -> None:
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE), where
+
+
+def test_mlflow_has_the_subcommand_that_a_message_gives() -> None:
+    from mlflow.cli import cli
+
+    found = sorted({match.groups() for _, text in TEXTS for match in _MLFLOW.finditer(text)})
+    assert ("experiments", "restore") in found
+    for group, name in found:
+        assert name in cli.commands[group].commands, (group, name)
