@@ -11,7 +11,7 @@ from crossmesh.errors import InputError, require
 from crossmesh.files import canonical_json, digest_file, digest_text
 from crossmesh.report.comparable import form_notes, unproven_notes
 from crossmesh.report.labels import natural
-from crossmesh.report.selection import Selection, experiment_runs, find_run, named_runs, sweep_runs
+from crossmesh.report.selection import Selection, experiment_runs, find_run, named_runs, newest_runs, sweep_runs
 from crossmesh.report.stored import stored_variants
 from crossmesh.report.variants import Results
 from crossmesh.report.write import JSON_NAME, Report, make_report
@@ -68,7 +68,8 @@ def select(
     if sweep:
         return sweep_runs(tracker, sweep)
     if name == ExperimentSpec().name:
-        raise InputError("Nothing to compare was given. Allowed: runs=[a,b], sweep=ID, experiment=FILE, or baseline=ID candidate=ID.")
+        allowed = "runs=[a,b], sweep=ID, experiment=FILE, or baseline=ID candidate=ID"
+        raise InputError(f"Nothing to compare was given. Allowed: {allowed}.{newest_runs(tracker)}")
     return experiment_runs(tracker, name)
 
 

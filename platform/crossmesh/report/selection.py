@@ -11,6 +11,7 @@ KINDS = (TRAIN, EVALUATE, BENCHMARK)
 _REJECTED, _PARENT = "crossmesh.rejected_because", "mlflow.parentRunId"
 _FULL_ID = 32
 _NAMED = 8
+_NEWEST = 4
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,13 @@ def experiment_runs(tracker: Tracker, name: str) -> Selection:
             "experiment that was run."
         )
     return Selection(name, runs, as_given=False)
+
+
+def newest_runs(tracker: Tracker) -> str:
+    """Name the newest finished runs of each kind, for who has to choose some; empty where there is none."""
+    runs = [run for kind in KINDS for run in tracker.recent(kind)[:_NEWEST]]
+    named = ", ".join(f"{run.run_id[:_NAMED]} ({kind_of(run)}, {run.name})" for run in runs)
+    return f" The newest finished runs: {named}." if named else f" There is no finished run at {tracker.uri} yet."
 
 
 def _ordered(runs: Sequence[TrackedRun]) -> tuple[TrackedRun, ...]:
