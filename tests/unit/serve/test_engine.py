@@ -1,10 +1,12 @@
+import re
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from crossmesh.errors import InputError
 from crossmesh.files import write_json
-from crossmesh.models.random_weights import architecture_config
+from crossmesh.models.random_weights import architecture_config, architecture_names
 from crossmesh.serve.adapters import ServedAdapter, ServedBase, serving_rank
 from crossmesh.serve.engine import CPU_LORA_WORKER, engine_settings
 from crossmesh.spec.experiment import ExperimentSpec
@@ -149,3 +151,16 @@ def test_adapters_of_a_model_with_experts_are_refused_on_a_cpu_only(model: Serve
     engine_settings(on("cpu"), model)
     arguments = engine_settings(on("gpu_1xh100"), model, [adapter("a", 8)]).engine_kwargs
     assert arguments["lora_target_modules"] == ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+@pytest.mark.parametrize("name", [name for name in architecture_names() if name.startswith("tiny_")])
+def test_vllm_serves_every_family_and_its_adapters(name: str) -> None:
+    """Read in vLLM's sources, which take half a minute to import."""
+    found = find_spec("vllm")
+    if found is None or found.origin is None:
+        pytest.skip("vLLM is not installed")
+    models = Path(found.origin).parent / "model_executor" / "models"
+    (asked,) = architecture_config(name)["architectures"]
+    entry = re.search(rf'"{asked}": \(\s*"(\w+)",\s*"(\w+)"', (models / "registry.py").read_text())
+    assert entry is not None
+    assert re.search(rf"class {entry[2]}\([^)]*(SupportsLoRA|LlamaForCausalLM)", (models / f"{entry[1]}.py").read_text())
