@@ -164,6 +164,15 @@ def test_every_connection_needs_the_token_and_the_dashboard_stays_on_the_head(la
         assert set(named) <= {variable.name for variable in VARIABLES}
 
 
+def test_workers_of_every_node_have_the_priority_of_ray_itself(launcher: dict[str, Any], kubernetes: dict[str, Any]) -> None:
+    for command in ("head_start_ray_commands", "worker_start_ray_commands"):
+        assert "RAY_worker_niceness=0" in launcher[command][-1]
+    groups = (kubernetes["spec"]["headGroupSpec"], *kubernetes["spec"]["workerGroupSpecs"])
+    for group in groups:
+        named = {one["name"]: one.get("value") for one in group["template"]["spec"]["containers"][0]["env"]}
+        assert named["RAY_worker_niceness"] == "0"
+
+
 def test_interpreters_that_the_head_names_are_those_that_nodes_install(launcher: dict[str, Any]) -> None:
     named = dict(re.findall(r"(CROSSMESH_PYTHON_\w+)=\$HOME/crossmesh-([a-z-]+)/bin/python", launcher["head_start_ray_commands"][-1]))
     assert set(named) <= {variable.name for variable in VARIABLES}
