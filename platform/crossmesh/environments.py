@@ -71,7 +71,7 @@ VARIABLES = (
     Variable("PYTHONPATH", "set", "The folder of the running package goes first, so that workers run the code that the driver runs."),
     Variable("TOKENIZERS_PARALLELISM", "set", "false: the Rust thread pool of tokenizers can deadlock in forked processes, and warns."),
     Variable("HF_HUB_DISABLE_TELEMETRY", "set", "1: loading a model tells nobody."),
-    Variable("OMP_NUM_THREADS", "both", "Threads of a CPU worker: all cores. Ray would set it to the CPUs that the worker reserved, one."),
+    Variable("OMP_NUM_THREADS", "both", "Threads of a CPU worker: all cores, of an engine one less. Ray would set it to one."),
     Variable(
         "OMP_WAIT_POLICY", "set", "PASSIVE: waiting threads of a CPU worker sleep; spinning, they take the cores from Ray and clients."
     ),
@@ -119,7 +119,7 @@ VARIABLES = (
         "VLLM_ENABLE_V1_MULTIPROCESSING", "set", "0 in checks of engines: the engine computes in the process that asks, and starts sooner."
     ),
     Variable("PYTHONHASHSEED", "set", "0 in the load generator: vLLM seeds prompts with Python's hash, another in each process."),
-    Variable("VLLM_CPU_OMP_THREADS_BIND", "set", "nobind: a CPU engine computes on all cores; vLLM would leave one to its scheduler."),
+    Variable("VLLM_CPU_OMP_THREADS_BIND", "set", "nobind: threads of a CPU engine move between cores; vLLM would bind each to one."),
     Variable("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "set", "0: adapters are loaded by our routes, which check them; vLLM's take any path."),
     Variable("VLLM_CACHE_ROOT", "set", "serve.compile_cache: what an engine compiles outlives its node."),
     Variable("VLLM_XLA_CACHE_PATH", "set", "The same for a TPU engine."),
@@ -141,6 +141,8 @@ VARIABLES = (
 
 _PYTHON_PREFIX = "CROSSMESH_PYTHON_"
 _AOT_TPU = "plan/aot-tpu"
+_SERVE_CPU = "serve/vllm-cpu"
+"""Its threads meet after each operation and wait for the one whose core works for a client, so one core is kept for such work."""
 
 _EVERY_WORKER = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_DISABLE_TELEMETRY": "1"}
 _TRAIN = {"RAY_TRAIN_METRICS_ENABLED": "0", "RAY_CHDIR_TO_TRIAL_DIR": "0", "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "3600"}
@@ -182,7 +184,7 @@ _REGISTRY = {
         {Cpu: {**_TRAIN, **_TRAIN_CPU, "JAX_PLATFORMS": "cpu"}, Gpu: {**_TRAIN, **_TRAIN_JAX_GPU}, Tpu: {**_TRAIN, **_TRAIN_JAX_TPU}},
     ),
     "train/torch": _Kind({Cpu: "cpu.txt", Gpu: "gpu.txt"}, {Cpu: {**_TRAIN, **_TRAIN_CPU}, Gpu: {**_TRAIN, **_TRAIN_TORCH_GPU}}),
-    "serve/vllm-cpu": _Kind({Cpu: "cpu.txt"}, {Cpu: {**_VLLM, "VLLM_TARGET_DEVICE": "cpu"}}),
+    _SERVE_CPU: _Kind({Cpu: "cpu.txt"}, {Cpu: {**_VLLM, "VLLM_TARGET_DEVICE": "cpu"}}),
     "serve/vllm-gpu": _Kind({Gpu: "gpu.txt"}, {Gpu: {**_VLLM, "VLLM_TARGET_DEVICE": "cuda"}}),
     "serve/vllm-tpu": _Kind({Tpu: "tpu-serve.txt"}, {Tpu: {**_VLLM, "VLLM_TARGET_DEVICE": "tpu"}}),
     # Compiled with the flags of a run, on the CPU; libtpu comes from a folder of its own, because vLLM would take it for a TPU.
@@ -276,7 +278,8 @@ def environment(kind: str, device: Device | None = None, *, workers_per_node: in
         device_type = Cpu
     variables |= _users_first(entry.variables.get(device_type, {}))
     if device_type is Cpu:
-        variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // workers_per_node)))
+        kept = 1 if kind == _SERVE_CPU else 0
+        variables["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", str(max(1, usable_cores() // workers_per_node - kept)))
         if kind == "train/jax" and devices_per_worker > 1:
             users = os.environ.get("XLA_FLAGS", "")
             variables["XLA_FLAGS"] = f"{users} --xla_force_host_platform_device_count={devices_per_worker}".strip()

@@ -80,6 +80,15 @@ def test_cpu_workers_use_all_cores_unless_the_user_says_otherwise(monkeypatch: p
     assert "OMP_NUM_THREADS" not in environment("train/torch", H100).variables
 
 
+@pytest.mark.parametrize(("cores", "threads"), [(1, "1"), (2, "1"), (8, "7")])
+def test_an_engine_keeps_a_core_for_those_who_ask_it(monkeypatch: pytest.MonkeyPatch, cores: int, threads: str) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("crossmesh.environments.usable_cores", lambda: cores)
+    assert environment("serve/vllm-cpu").variables["OMP_NUM_THREADS"] == threads
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert environment("serve/vllm-cpu").variables["OMP_NUM_THREADS"] == "2"
+
+
 def test_the_running_package_comes_first_on_the_path_of_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"/elsewhere:{PACKAGE.parent}")
     assert environment("head").runtime_env["env_vars"]["PYTHONPATH"] == f"{PACKAGE.parent}:/elsewhere"

@@ -26,7 +26,7 @@ LORA_MODULES = tuple(f"{name}_proj" for name in LORA_TARGETS)
 """What vLLM makes ready for adapters: left to itself it allocates them for experts, routers and per-layer inputs as well."""
 
 _GIB = 1 << 30
-# vLLM would keep a core free for its scheduler, half of a small machine; ours shares the cores instead. Threads that wait must then sleep:
+# Threads are not bound to cores, of which others use some, and are one less than the cores (`environments.py`). Those that wait must sleep:
 # spinning ones took six times the CPU time as soon as anything else ran. They do so after a millisecond: a step is a thousand small
 # operations, and each would wait for them to wake. And keep freed memory: activations come and go with each layer, and fresh pages cost a
 # tenth of the time.
