@@ -14,6 +14,7 @@ from crossmesh.bench.plausible import Engines
 from crossmesh.bench.runner import Terms
 from crossmesh.cluster import ray_session, require_chips
 from crossmesh.console import Console
+from crossmesh.environments import environment
 from crossmesh.errors import InputError
 from crossmesh.hardware.devices import Tpu
 from crossmesh.pipeline.evaluation import BASE, served_base
@@ -54,11 +55,13 @@ class OwnServer:
     def described(self) -> dict[str, Any]:
         """What makes it this server and no other."""
         adapters = {adapter.name: str(adapter.folder) for adapter in self.adapters}
+        threads = environment(self.settings.kind).variables.get("OMP_NUM_THREADS")
         return {
             "weights": self.base.weights_digest,
             "adapters": adapters,
             "hardware": self.spec.hardware.name,
             **({"emulated": True} if self.settings.stand_in else {}),
+            **({"threads": threads} if threads else {}),
             **server_record(self.settings),
         }
 
