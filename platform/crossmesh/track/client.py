@@ -149,8 +149,9 @@ def open_client(place: TrackingPlace) -> Any:
 def open_experiment(place: TrackingPlace, client: Any, name: str) -> str:
     """Return the id of the experiment `name`, made when there is none. Raises `TrackingError` for one that was deleted."""
     with translated(place, f"open experiment {name!r}"):
+        find = client.get_experiment_by_name  # Opens a lazy client, which takes the lock of a fresh store itself.
         with _store_lock(place):
-            known = client.get_experiment_by_name(name)
+            known = find(name)
             if known is None:
                 return str(client.create_experiment(name, artifact_location=place.artifacts))
         if known.lifecycle_stage != "active":
