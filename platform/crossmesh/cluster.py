@@ -12,7 +12,7 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,11 +22,13 @@ from typing import Any, TypeVar
 import ray
 from ray._private import ray_constants, services
 from ray._private.accelerators import get_accelerator_manager_for_resource
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from crossmesh.console import Console
 from crossmesh.environments import WorkerEnvironment, environment
 from crossmesh.errors import CrossmeshError, InputError
-from crossmesh.hardware.devices import Cpu, Device, Gpu
+from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.leftovers import clear, end_processes, guarded
 from crossmesh.signals import signal_handlers, terminate_like_interrupt
 from crossmesh.spec.services import StorageSpec
@@ -208,16 +210,17 @@ def call_worker(kind: str, device: Device, function: Callable[..., _Result], *ar
 
     A `CrossmeshError` arrives as itself, without Ray's traceback; any other failure as Ray's `RayTaskError`.
     """
-    task = ray.remote(function).options(**task_options(environment(kind, device), device)).remote(*arguments)
-    try:
-        result: _Result = ray.get(task)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, CrossmeshError):
-            raise error.cause from None
-        raise
-    except KeyboardInterrupt:
-        cancel_task(task)
-        raise
+    with task_options(environment(kind, device), device) as options:
+        task = ray.remote(function).options(**options).remote(*arguments)
+        try:
+            result: _Result = ray.get(task)
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, CrossmeshError):
+                raise error.cause from None
+            raise
+        except KeyboardInterrupt:
+            cancel_task(task)
+            raise
     return result
 
 
@@ -232,13 +235,63 @@ def cancel_task(task: Any, wait_s: float = 0.0) -> None:
     ray.wait([task], timeout=wait_s)
 
 
-def task_options(worker: WorkerEnvironment, device: Device) -> dict[str, Any]:
-    """Options of a Ray task that needs the environment `worker` and no chip: on a node that has it.
+@dataclass(frozen=True)
+class Hosts:
+    """The hosts of TPU slices as Ray is asked for them: a placement group with one bundle on each, which takes no chip."""
 
-    Nodes have the environment of their own hardware only, so one with the chip is asked for (an autoscaler then starts it).
+    bundles: tuple[Mapping[str, float], ...]
+    labels: Mapping[str, str]
+    """Labels that every host must have."""
+    strategy: str = "STRICT_SPREAD"
+
+    def reserve(self) -> PlacementGroup:
+        """Ask Ray for them without waiting."""
+        selectors = [dict(self.labels) for _ in self.bundles]
+        return placement_group([dict(one) for one in self.bundles], strategy=self.strategy, bundle_label_selector=selectors)
+
+
+def hosts_of(device: Tpu, slices: int) -> Hosts:
+    """All hosts of `slices` slices like `device`, and hosts of no other kind of slice.
+
+    Chip and pod type are asked for: `accelerator_type:TPU-V5P` alone would be met by a host of any v5p slice. All hosts are asked for at
+    once, because KubeRay adds whole slices only: Ray's own reservation of a slice asks for its first host, and waits for ever where no
+    slice is there yet.
     """
-    resources = {device.node_resource: _NODE_SHARE} if device.node_resource and worker.kind != "head" else {}
-    return {"num_cpus": 0, "resources": resources, "max_retries": 0, "runtime_env": worker.runtime_env}
+    return Hosts(({device.node_resource: _NODE_SHARE},) * (device.hosts * slices), device.host_labels)
+
+
+@contextmanager
+def held_hosts(device: Tpu, slices: int) -> Iterator[PlacementGroup]:
+    """Ask for the hosts of `slices` slices, without waiting for them, and let them go with the block."""
+    hosts = hosts_of(device, slices).reserve()
+    try:
+        yield hosts
+    finally:
+        with suppress(ray.exceptions.RayError):  # Of a cluster that is gone.
+            remove_placement_group(hosts)
+
+
+@contextmanager
+def task_options(worker: WorkerEnvironment, device: Device, slices: int = 1) -> Iterator[dict[str, Any]]:
+    """Yield options of a Ray task that needs the environment `worker` and no chip: on a node that has it.
+
+    Nodes have the environment of their own hardware only, so one with the chip is asked for (an autoscaler then starts it). A TPU slice is
+    held as a whole while the block runs, so that the task runs on a host of it and starts no other slice.
+
+    Args:
+        worker: the environment.
+        device: what the work is for.
+        slices: how many slices of it the work will use.
+    """
+    options: dict[str, Any] = {"num_cpus": 0, "resources": {}, "max_retries": 0, "runtime_env": worker.runtime_env}
+    match device:
+        case Gpu() if worker.kind != "head":
+            yield options | {"resources": {device.node_resource: _NODE_SHARE}}
+        case Tpu() if worker.kind != "head":
+            with held_hosts(device, slices) as hosts:
+                yield options | {"scheduling_strategy": PlacementGroupSchedulingStrategy(hosts, placement_group_bundle_index=0)}
+        case _:
+            yield options
 
 
 def secure_token() -> None:

@@ -6,8 +6,11 @@ import socket
 import stat
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from ray import PlacementGroupID
+from ray.util.placement_group import PlacementGroup
 
 from crossmesh import cluster
 from crossmesh.environments import environment
@@ -201,14 +204,40 @@ def test_chips_that_a_local_ray_lacks_are_not_waited_for(monkeypatch: pytest.Mon
 
 def test_a_task_goes_to_a_node_with_the_environment_it_needs() -> None:
     gpus = find_slice("gpu_2xh100").device
-    options = cluster.task_options(environment("train/torch", gpus), gpus)
-    assert options["resources"] == {"accelerator_type:H100": 0.001}
-    assert options["num_cpus"] == 0
-    tpus = find_slice("tpu_v5p_16").device
-    assert cluster.task_options(environment("train/jax", tpus), tpus)["resources"] == {"accelerator_type:TPU-V5P": 0.001}
-    assert cluster.task_options(environment("head", gpus), gpus)["resources"] == {}
+    with cluster.task_options(environment("train/torch", gpus), gpus) as options:
+        assert options["resources"] == {"accelerator_type:H100": 0.001}
+        assert options["num_cpus"] == 0
     cpu = find_slice("cpu").device
-    assert cluster.task_options(environment("train/torch", cpu), cpu)["resources"] == {}
+    for kind, device in (("head", gpus), ("head", find_slice("tpu_v5p_16").device), ("train/torch", cpu)):
+        with cluster.task_options(environment(kind, device), device) as options:
+            assert options["resources"] == {}
+            assert "scheduling_strategy" not in options
+
+
+def test_a_task_for_tpu_slices_runs_on_a_host_of_them_while_all_their_hosts_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    group = PlacementGroup(PlacementGroupID.from_random())
+    removed: list[PlacementGroup] = []
+
+    def placement_group(bundles: list[dict[str, float]], **arguments: Any) -> PlacementGroup:
+        asked.append({"bundles": bundles, **arguments})
+        return group
+
+    monkeypatch.setattr(cluster, "placement_group", placement_group)
+    monkeypatch.setattr(cluster, "remove_placement_group", removed.append)
+    tpus = find_slice("tpu_v5p_16").device
+    with cluster.task_options(environment("train/jax", tpus), tpus, 2) as options:
+        assert options["scheduling_strategy"].placement_group is group
+        assert options["scheduling_strategy"].placement_group_bundle_index == 0
+        assert not removed
+    assert removed == [group]
+    assert asked == [
+        {
+            "bundles": [{"accelerator_type:TPU-V5P": 0.001}] * 4,
+            "strategy": "STRICT_SPREAD",
+            "bundle_label_selector": [{"ray.io/tpu-pod-type": "v5p-16"}] * 4,
+        }
+    ]
 
 
 def test_the_users_cluster_is_left_running_and_a_loopback_address_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -65,6 +65,11 @@ class Tpu:
         return f"TPU-{self.accelerator_type}-head"
 
     @property
+    def host_labels(self) -> dict[str, str]:
+        """Ray's label on every host of this kind of slice, and of no other."""
+        return {"ray.io/tpu-pod-type": self.accelerator_type}
+
+    @property
     def hosts(self) -> int:
         """Machines that the slice spreads over."""
         return self.chip_count() // self.chips_per_host

@@ -9,12 +9,15 @@ import secrets
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from crossmesh.cluster import held_hosts
 from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.hardware.devices import Tpu
 from crossmesh.serve.adapters import ServedAdapter, ServedBase
 from crossmesh.serve.admission import Admission, Place, application_name, read_admissions, write_admission
 from crossmesh.serve.applications import (
@@ -130,8 +133,9 @@ def start_server(
     server = Server(_url(place, name), key or _ANONYMOUS, settings.models, settings, 0.0, spec, _admission(spec))
     loading = HotLoading(base, (spec.storage.path, *sources), settings.engine_kwargs.get("max_lora_rank", 0), spec.serve.most_replicas)
     try:
-        deploy(settings, name, loading)
-        wait_until_running(name, began + spec.serve.start_timeout_s, spec.serve, on_progress)
+        with _hosts(spec):
+            deploy(settings, name, loading)
+            wait_until_running(name, began + spec.serve.start_timeout_s, spec.serve, on_progress)
         write_admission(name, server.admission)
         found = _probe(server, place, gated=key is not None)
     except BaseException:
@@ -143,6 +147,12 @@ def start_server(
         raise
     remember(name, settings, loading)
     return replace(server, start_s=time.monotonic() - began, fingerprint=found)
+
+
+def _hosts(spec: ExperimentSpec) -> AbstractContextManager[object]:
+    """Hold the hosts of the TPU slices on which the engines start, so that an autoscaler brings them up."""
+    device = spec.hardware.slice.device
+    return held_hosts(device, max(1, spec.serve.replicas)) if isinstance(device, Tpu) else nullcontext()
 
 
 def place_of(serve: ServeSpec) -> Place:

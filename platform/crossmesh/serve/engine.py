@@ -240,6 +240,6 @@ def _deployment(serve: ServeSpec, device: Device) -> dict[str, Any]:
             options["placement_group_bundles"] = [chip | {"CPU": 1}, *[dict(chip) for _ in range(serve.tp * serve.pp - 1)]]
             options["placement_group_strategy"] = "PACK"
         case Tpu():
-            # ray.serve.llm reserves the slice from inside the replica, all hosts or none.
-            pass
+            # ray.serve.llm reserves the slice from inside the replica, all hosts or none; the replica itself needs a host's environment.
+            options["ray_actor_options"] |= {"resources": {device.node_resource: _ACCELERATOR_SHARE}, "label_selector": device.host_labels}
     return options

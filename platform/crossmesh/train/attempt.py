@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,8 +69,17 @@ def run_attempt(assignment: Assignment, on_event: OnEvent, check: Callable[[], N
         f"train/{spec.backend_name}", device, workers_per_node=workers.num_workers, devices_per_worker=workers.devices_per_worker
     )
     on_event(StartEvent(f"starting Ray Train ({spec.backend_name}, {spec.hardware.name}, {_count(workers.num_workers)})"))
+    with task_options(worker, device, spec.mesh.dcn) as options:
+        failure = _run(options, assignment, on_event, check)
+    refused, preempted = assignment.error.is_file(), assignment.preempted.exists()
+    blamed_on_code = failure is not None and failure.kind is FailureKind.RAISED and not refused
+    gone = blamed_on_code and bool(lost_nodes(_nodes(assignment)))
+    return Attempt(assignment, judge(failure, refused=refused, preempted=preempted, node_lost=gone), failure)
+
+
+def _run(options: Mapping[str, Any], assignment: Assignment, on_event: OnEvent, check: Callable[[], None]) -> Failure | None:
     # In a process that ends with it: Ray Train's controller is its child and ends then too, whatever happened.
-    task = ray.remote(max_calls=1)(fit).options(**task_options(worker, device)).remote(assignment)
+    task = ray.remote(max_calls=1)(fit).options(**options).remote(assignment)
     listener = _Listener(assignment, on_event)
     ended_well = False
     try:
@@ -88,10 +97,7 @@ def run_attempt(assignment: Assignment, on_event: OnEvent, check: Callable[[], N
     finally:
         with suppress(ray.exceptions.RayError):  # Of a cluster that is gone; why the attempt ended must not be hidden.
             release_reservations(wait=not ended_well)
-    refused, preempted = assignment.error.is_file(), assignment.preempted.exists()
-    blamed_on_code = failure is not None and failure.kind is FailureKind.RAISED and not refused
-    gone = blamed_on_code and bool(lost_nodes(_nodes(assignment)))
-    return Attempt(assignment, judge(failure, refused=refused, preempted=preempted, node_lost=gone), failure)
+    return failure
 
 
 def _outcome(task: Any) -> Failure | None:
