@@ -14,6 +14,9 @@ install() { # folder lock
     ~/uv/bin/uv pip install -q --python "$1/bin/python" --no-deps --require-hashes -r "$locks/$2.txt"
 }
 
+python3 -c 'import ensurepip' 2>/dev/null || { # Ubuntu's Python comes without it.
+    sudo apt-get update -qq && sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv
+}
 test -x ~/uv/bin/uv || { python3 -m venv ~/uv && ~/uv/bin/pip install -q "uv==$uv_version"; }
 install ~/crossmesh-venv head
 first=yes
