@@ -87,8 +87,27 @@ def expected(model: Path, adapters: dict[str, Path]) -> dict[str, list[list[int]
 def test_every_model_is_listed_by_its_own_name(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["base", "one", "two"]
     assert client.models.retrieve("two").id == "two"
+    assert [model.root for model in client.models.list()] == ["base", "one", "two"]  # type: ignore[attr-defined]  # No folder.
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("three")
+
+
+def test_what_cannot_be_answered_is_an_error_in_openais_form(server: dict[str, Any]) -> None:
+    origin = server["base_url"].removesuffix("/v1")
+    headers = {"Authorization": f"Bearer {server['api_key']}", "Content-Type": "application/json"}
+    asked = (
+        ("POST", "/v1/chat/completions", b"[" * 50_000, 400, "nested"),
+        ("POST", "/v1/chat/completions", '{"model": "é"}'.encode("latin-1"), 400, "UTF-8"),
+        ("POST", "/v1/chat/completions", b'{"messages": [{"role": "user", "content": "a"}]}', 400, "base, one, two"),
+        ("POST", "/v1/chat/completions", b'{"model": "x", "messages": []}', 404, "base, one, two"),
+        ("GET", "/v1/nowhere", None, 404, "Not Found"),
+        ("GET", "/v1/chat/completions", None, 405, "Method Not Allowed"),
+    )
+    for method, path, body, status, words in asked:
+        answer = httpx.request(method, origin + path, content=body, headers=headers)
+        assert (answer.status_code, set(answer.json()["error"])) == (status, {"message", "type", "param", "code"}), path
+        assert words in answer.json()["error"]["message"]
+        assert answer.headers[HEADER]
 
 
 def test_nothing_listens_beside_the_server_and_a_second_job_on_its_port_is_refused(

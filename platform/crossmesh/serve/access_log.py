@@ -59,7 +59,10 @@ def line(entry: Entry, *, prompts: bool, now: datetime) -> str:
         "completion_tokens": tokens.get("completion_tokens"),
         "cut": entry.cut,
     }
-    return json.dumps({**described, "request": body} if prompts else described)
+    try:
+        return json.dumps({**described, "request": body} if prompts else described)
+    except RecursionError:  # It could be read and cannot be written: nested almost too deeply.
+        return json.dumps({**described, "request": {}})
 
 
 def _parsed(body: bytes) -> dict[str, Any]:

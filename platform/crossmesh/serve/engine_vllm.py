@@ -25,7 +25,8 @@ from crossmesh.serve.defaults_vllm import serve_as_trained
 from crossmesh.serve.engine import EngineSettings
 from crossmesh.serve.fingerprint import EngineFacts, fingerprint
 from crossmesh.serve.loading import HotLoading
-from crossmesh.serve.loading_vllm import add_routes
+from crossmesh.serve.loading_vllm import add_routes, by_names_of_clients
+from crossmesh.serve.openai_errors import OpenAIErrors
 from crossmesh.serve.options import SPEC_KEYS
 from crossmesh.serve.signing import Signing
 
@@ -115,11 +116,12 @@ def engine_facts(server: LLMServer) -> EngineFacts:
 async def openai_app(server: LLMServer, settings: EngineSettings, loading: HotLoading) -> App:
     """Return vLLM's OpenAI application of the running engine with our routes added, and every answer signed with what the engine is.
 
-    They are `/ready`, `/v1/fingerprint`, `/v1/models/<name>`, those of `loading_vllm`, and vLLM's own to empty its caches
-    (`POST /reset_prefix_cache`), which it mounts in its development mode only. With several engines nothing can be changed.
+    Errors have OpenAI's form (`openai_errors.py`). The routes are `/ready`, `/v1/fingerprint`, `/v1/models/<name>`, those of
+    `loading_vllm`, and vLLM's own to empty its caches (`POST /reset_prefix_cache`), which it mounts in its development mode only. With
+    several engines nothing can be changed.
     """
     app: FastAPI = await server.engine.build_asgi_app()
-    served: OpenAIServingModels = app.state.openai_serving_models
+    served: OpenAIServingModels = by_names_of_clients(app.state.openai_serving_models)
     serve_as_trained(app, dict(settings.adapters))
     facts = engine_facts(server)
     known: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
@@ -160,7 +162,8 @@ async def openai_app(server: LLMServer, settings: EngineSettings, loading: HotLo
         raise HTTPException(404, f"The model {model!r} does not exist. Known: {', '.join(card.id for card in cards.data)}.")
 
     described()  # Once before the first request, which would wait for it.
-    return Signing(app, lambda: str(described()["sha256"]))
+    answering = OpenAIErrors(app, lambda: [loading.base.name, *served.lora_requests])
+    return Signing(answering, lambda: str(described()["sha256"]))
 
 
 def _refuse_changes(app: FastAPI) -> None:

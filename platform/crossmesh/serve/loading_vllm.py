@@ -19,7 +19,7 @@ from crossmesh.serve.loading import HotLoading
 
 
 class _Models(OpenAIServingModels):
-    """vLLM's models, where the engine calls an adapter that was loaded later ` #id` besides its name.
+    """vLLM's models, without the folders of this machine, where the engine calls an adapter that was loaded later ` #id` besides its name.
 
     The engine takes adapters of one name for the same one, also when requests of both are running, and dies of it.
     """
@@ -34,7 +34,15 @@ class _Models(OpenAIServingModels):
         models = await super().show_available_models()
         for card, name in zip(reversed(models.data), reversed(self.lora_requests), strict=False):
             card.id = name
+        for card in models.data:
+            card.root = card.id
         return models
+
+
+def by_names_of_clients(served: OpenAIServingModels) -> OpenAIServingModels:
+    """Make `served` list and name models as clients know them."""
+    served.__class__ = _Models
+    return served
 
 
 def _suffix(number: int) -> str:
@@ -44,7 +52,6 @@ def _suffix(number: int) -> str:
 def add_routes(app: FastAPI, loading: HotLoading) -> None:
     """Add `POST /v1/load_lora_adapter` and `POST /v1/unload_lora_adapter` to vLLM's application."""
     served: OpenAIServingModels = app.state.openai_serving_models
-    served.__class__ = _Models
     one_at_a_time = asyncio.Lock()
 
     @app.post("/v1/load_lora_adapter")

@@ -276,3 +276,15 @@ def test_a_client_that_leaves_and_a_server_that_is_removed_end_the_request(rules
     assert asyncio.run(run(removed=False)).sent == []
     assert asyncio.run(run(removed=True)).error["code"] == "closing"
     assert [line["status"] for line in log_of(rules)] == [499, 503]
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 100_000, b'{"a":' * 985 + b"1" + b"}" * 985, b'{"model": "\xe9"}', b'{"n": ' + b"1" * 5_000 + b"}"]
+)
+@pytest.mark.parametrize("prompts", [False, True])
+def test_every_request_is_logged_whatever_its_body(rules: Admission, body: bytes, prompts: bool) -> None:
+    start = {"type": "http.response.start", "status": 400, "headers": [(b"content-type", b"application/json")]}
+    proxy = answering(start, {"type": "http.response.body", "body": b"{}"})
+    client = ask(replace(rules, log_prompts=prompts), scope("/v1/completions", bearer(KEY), method="POST"), proxy, body)
+    assert client.status == 400
+    assert [(line["status"], line["model"]) for line in log_of(rules)] == [(400, None)]
