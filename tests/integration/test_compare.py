@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from crossmesh.errors import InputError
+from crossmesh.report import keeping
 from crossmesh.report.integrity import beside_weights
+from crossmesh.report.keeping import MANY, Keeper, Kept, keep
 from crossmesh.report.selection import find_run
 from crossmesh.report.stored import stored_variants
 from crossmesh.spec.fingerprint import SCIENCE_FORM, TRAINED_RECORD, Record, digest_of, trained_record
@@ -167,6 +169,25 @@ def test_a_wholly_trained_model_has_its_record_too(storage: Path) -> None:
     beside.write_text("{")
     with pytest.raises(InputError, match="the record beside its weights has the science None"):
         stored_variants(tracker, [tracker.run(run)])
+
+
+@pytest.mark.parametrize("program", [sys.executable, "/bin/false"])
+def test_of_many_runs_another_process_keeps_the_report_and_where_it_fails_this_one(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    tracker = Tracker(TrackingSpec(), StorageSpec(str(storage)))
+    folder, own = tmp_path / "made", []
+    folder.mkdir()
+    (folder / "report.json").write_text("{}")
+    monkeypatch.setattr(keeping.sys, "executable", program)
+    monkeypatch.setattr(keeping, "keep", lambda *given: own.append(given) or keep(*given))
+    with Keeper(tracker, TrackingSpec(), StorageSpec(str(storage)), MANY) as keeper:
+        run = keeper.keep(Kept("many", f"many {program}", str(folder), MANY, "compare"))
+    assert (len(own) == 1) == (program == "/bin/false")
+    found = tracker.find(f"many {program}")
+    assert found is not None
+    assert (found.run_id, found.status, found.params["runs"]) == (run, "FINISHED", str(MANY))
+    assert tracker.read_json(run, "report/report.json") == {}
 
 
 def test_one_run_alone_is_the_users_error(checkout: Path, storage: Path, runs: dict[str, str]) -> None:

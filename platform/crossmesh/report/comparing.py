@@ -10,6 +10,7 @@ from pathlib import Path
 from crossmesh.errors import InputError, require
 from crossmesh.files import canonical_json, digest_file, digest_text
 from crossmesh.report.comparable import form_notes, unproven_notes
+from crossmesh.report.keeping import KIND, Keeper, Kept
 from crossmesh.report.labels import natural
 from crossmesh.report.selection import Selection, experiment_runs, find_run, named_runs, newest_runs, sweep_runs
 from crossmesh.report.stored import stored_variants
@@ -17,8 +18,6 @@ from crossmesh.report.variants import Results
 from crossmesh.report.write import JSON_NAME, Report, make_report
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.tracker import Tracker
-
-KIND = "compare"
 
 
 @dataclass(frozen=True)
@@ -93,20 +92,19 @@ def compare_runs(
         qps: requests a second that a system must answer in total costs; 0: one engine.
         spec: of this job; `hardware.catalogue` is a file with own prices (empty: the one that each run had), `matters` what matters.
     """
-    variants = stored_variants(tracker, selection.runs, spec.hardware.catalogue)
-    if not selection.as_given:
-        variants = tuple(sorted(variants, key=lambda one: (one.training is not None, natural(one.name))))
-    notes = (*selection.notes, *form_notes(variants), *unproven_notes(variants))
-    told = (selection.title, variants, command, tracker.ui_command, notes, hours, qps)
-    report = make_report(Results(*told, matters=spec.matters, where=where_given()))
-    digest = digest_text(canonical_json([one.run_id for one in selection.runs]))
-    page = report.write(folder / f"{_file_name(selection.title)}-{digest[:8]}")
-    identity = digest_text(canonical_json([KIND, digest_file(page.with_name(JSON_NAME))]))
-    if found := tracker.find(identity):
-        return Done(report, page, found.run_id)
-    run_id = tracker.start(f"compare {selection.title}", KIND, identity=identity, params={"runs": len(selection.runs), "command": command})
-    tracker.artifact_folder(run_id, page.parent, "report")
-    tracker.finish(run_id)
+    with Keeper(tracker, spec.tracking, spec.storage, len(selection.runs)) as keeper:
+        variants = stored_variants(tracker, selection.runs, spec.hardware.catalogue)
+        if not selection.as_given:
+            variants = tuple(sorted(variants, key=lambda one: (one.training is not None, natural(one.name))))
+        notes = (*selection.notes, *form_notes(variants), *unproven_notes(variants))
+        told = (selection.title, variants, command, tracker.ui_command, notes, hours, qps)
+        report = make_report(Results(*told, matters=spec.matters, where=where_given()))
+        digest = digest_text(canonical_json([one.run_id for one in selection.runs]))
+        page = report.write(folder / f"{_file_name(selection.title)}-{digest[:8]}")
+        identity = digest_text(canonical_json([KIND, digest_file(page.with_name(JSON_NAME))]))
+        if found := tracker.find(identity):
+            return Done(report, page, found.run_id)
+        run_id = keeper.keep(Kept(selection.title, identity, str(page.parent), len(selection.runs), command))
     return Done(report, page, run_id)
 
 

@@ -3,6 +3,7 @@
 Pure. A run that contradicts itself was edited, or damaged; it is refused, never guessed at.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,7 +28,12 @@ _SHORT = 12
 
 def check_contents(run: TrackedRun, scope: str, contents: Mapping[str, Any]) -> None:
     """Raise `InputError` unless the record of `scope` has the digest that the run's tag says. A run without the tag is an older one."""
-    said, found = run.tags.get(_TAGS[scope]), digest_of(contents)
+    check_digest(run, scope, digest_of(contents))
+
+
+def check_digest(run: TrackedRun, scope: str, found: str) -> None:
+    """The same of a digest that is known already."""
+    said = run.tags.get(_TAGS[scope])
     if said is not None and said != found:
         raise _contradiction(
             run, f"records/{scope}.json has the digest {found[:_SHORT]}, and its tag {_TAGS[scope]} says {said[:_SHORT]}", scope
@@ -99,7 +105,7 @@ def science_settings(science: Mapping[str, Any]) -> dict[str, str]:
     if "base" in precision:
         base = precision["base"]
         found["model.quantization"] = base.get("values") if isinstance(base, dict) else "none"
-    return flatten(found)
+    return _texts(found)
 
 
 def system_settings(system: Mapping[str, Any]) -> dict[str, str]:
@@ -109,7 +115,12 @@ def system_settings(system: Mapping[str, Any]) -> dict[str, str]:
     found |= {f"mesh_shape.{axis}": size for axis, size in system.get("mesh", {}).items()}
     if "mode" in system.get("packing", {}):
         found["packing.mode"] = system["packing"]["mode"]
-    return flatten(found)
+    return _texts(found)
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """Values as `flatten` makes parameters of them; none of these is a secret."""
+    return {key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in values.items()}
 
 
 def check_settings(run: TrackedRun, file: str, settings: Mapping[str, str]) -> None:

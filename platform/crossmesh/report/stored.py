@@ -19,6 +19,7 @@ from crossmesh.report.examples import MOST_VARIANTS, read_said
 from crossmesh.report.integrity import (
     beside_weights,
     check_contents,
+    check_digest,
     check_examined,
     check_identity,
     check_settings,
@@ -47,7 +48,7 @@ from crossmesh.report.variants import (
 )
 from crossmesh.spec.bench import RATE as RATE_LOAD
 from crossmesh.spec.bench import TRACE, TRACE_DIGEST
-from crossmesh.spec.fingerprint import digest_of
+from crossmesh.spec.fingerprint import digest_of, digest_of_parts
 from crossmesh.track.repeats import RATE, TAG_ROUND, TAG_STEPS, load_of, repeats_by_run
 from crossmesh.track.tracker import (
     TAG_HBM_SOURCE,
@@ -199,9 +200,11 @@ class _Reader:
         key = _key(run, scope)
         if key not in self._records:
             contents = self._tracker.read_json(run.run_id, f"records/{scope}.json")
-            check_contents(run, scope, contents)
-            self._records[key] = {name: self._same.setdefault(canonical_json([scope, name, part]), part) for name, part in contents.items()}
-            self._digests[key] = digest_of(contents)
+            texts = {name: canonical_json(part) for name, part in contents.items()}
+            digest = digest_of_parts(texts)
+            check_digest(run, scope, digest)
+            self._records[key] = {name: self._same.setdefault(text, contents[name]) for name, text in texts.items()}
+            self._digests[key] = digest
             if scope in _SETTINGS:
                 self._settings[key] = _SETTINGS[scope](contents)
         return self._records[key]

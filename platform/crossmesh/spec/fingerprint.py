@@ -25,6 +25,11 @@ def digest_of(contents: Mapping[str, Any]) -> str:
     return digest_text(canonical_json(contents))
 
 
+def digest_of_parts(texts: Mapping[str, str]) -> str:
+    """The same of a record whose values are canonical JSON already, by key: the rows of all steps are long."""
+    return digest_text("{" + ",".join(f"{canonical_json(name)}:{texts[name]}" for name in sorted(texts)) + "}")
+
+
 @dataclass(frozen=True)
 class Record:
     """A JSON value and its fingerprint."""

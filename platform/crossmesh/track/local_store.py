@@ -7,11 +7,11 @@ asks MLflow. Parameters, which MLflow never changes once they are logged, are re
 
 import math
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from crossmesh.track.client import TrackingError
 
@@ -28,6 +28,7 @@ VERSIONS = "version."
 """How tags begin that are not read: a run has a score of them, its provenance record has the same, and nothing asks."""
 _PATIENCE_S = 30.0
 """How long a query waits for a writer."""
+_Other = TypeVar("_Other")
 _AT_ONCE = 500
 """Runs that one query names."""
 
@@ -196,6 +197,19 @@ class _Params(Mapping[str, str]):
         if value is None:
             raise KeyError(key)
         return value
+
+    @overload
+    def get(self, key: str, /) -> str | None: ...
+    @overload
+    def get(self, key: str, /, default: str | _Other) -> str | _Other: ...
+    def get(self, key: str, /, default: Any = None) -> Any:
+        """As of any mapping, without an exception for each key that a run does not have."""
+        value = self._columns.get(self._run, key)
+        return default if value is None else value
+
+    def items(self) -> ItemsView[str, str]:
+        """All of them, in one query."""
+        return self._columns.all_of(self._run).items()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._columns.all_of(self._run))

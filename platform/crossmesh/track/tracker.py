@@ -127,6 +127,10 @@ class Tracker:
         except TrackingError as error:
             self._say(str(error))
 
+    def open_store(self) -> None:
+        """Import MLflow and open its store now; a local store is read without, so both wait for the first record otherwise."""
+        self._client.get_experiment(self.experiment())
+
     @property
     def uri(self) -> str:
         """The tracking URI, as it may be printed."""
@@ -368,6 +372,9 @@ class Tracker:
 
     def run(self, run_id: str) -> TrackedRun:
         """Return a run as it stands now."""
+        for found in self._search(Wanted(prefix=run_id), limit=1) if self._local and run_id.isalnum() else ():
+            if found.run_id == run_id:
+                return found
         self._settle()
         with translated(self._place, f"read run {run_id}"):
             return _tracked(self._client.get_run(run_id))

@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from crossmesh.files import canonical_json
 from crossmesh.spec import fingerprint
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.fingerprint import (
     SCIENCE_FORM,
     Record,
     ScienceFacts,
+    digest_of,
+    digest_of_parts,
     form_of,
     science_record,
     settings_digest,
@@ -154,3 +157,9 @@ def test_digest_is_of_canonical_json():
     assert Record({"b": 1, "a": "é"}).digest == Record({"a": "é", "b": 1}).digest
     # sha256 of {"a":1}
     assert Record({"a": 1}).digest == "015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862"
+
+
+def test_the_digest_of_parts_is_that_of_the_whole():
+    whole = {"steps": [["b", "a"]], "base": {"weights": "ü", "n": 1.0}, "x": None, "form": 2}
+    assert digest_of_parts({key: canonical_json(value) for key, value in whole.items()}) == digest_of(whole)
+    assert digest_of_parts({}) == digest_of({})
