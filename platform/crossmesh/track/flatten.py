@@ -41,6 +41,7 @@ def metric_name(name: str, taken: Mapping[str, str]) -> str:
     if key != posixpath.normpath(key) or key.startswith(("/", "..")) or key == ".":
         parts = [part if part.strip(".") else part.replace(".", "_") or "_" for part in key.split("/")]
         key = "/".join(parts)
+        key = f"__{key[2:]}" if key.startswith("..") else key  # MLflow takes it for a folder above.
     if len(key) > KEY_LIMIT or taken.get(key, name) != name:
         key = f"{key[: KEY_LIMIT - 17]}_{digest_text(name)[:16]}"
     return key

@@ -2,7 +2,7 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from mlflow.utils.validation import _validate_metric_name
 
@@ -91,6 +91,7 @@ def test_metrics_have_names_that_mlflow_takes():
     assert metric_name("hit_1", {"hit_1": "hit@1"}).startswith("hit_1_")
 
 
+@example("..1")
 @given(st.text(st.sampled_from("a1/.@ :\n\u2028\ud835,é"), max_size=12) | st.text(min_size=240, max_size=600))
 def test_no_name_of_a_metric_is_refused(name):
     key = metric_name(name, {})
