@@ -203,4 +203,4 @@ def test_one_run_alone_is_the_users_error(checkout: Path, storage: Path, runs: d
 )
 def test_what_names_no_training_run_is_one_message(storage: Path, runs: dict[str, str], given: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        find_run(Tracker(TrackingSpec(), StorageSpec(str(storage))), runs.get(given, given))
+        find_run(Tracker(TrackingSpec(), StorageSpec(str(storage))), "runs", runs.get(given, given))

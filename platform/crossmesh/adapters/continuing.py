@@ -45,7 +45,7 @@ def find_start(
     """
     if not lora.adapter:
         return None
-    adapter = open_adapter(find_adapter(lora.adapter, storage, open_tracker).folder)
+    adapter = open_adapter(find_adapter(lora.adapter, storage, open_tracker, "lora.adapter").folder)
     if adapter.copies:
         adapter.check_copies(open_checkpoint(LocalStore(model.path)))
     check_start(adapter, lora, architecture, model.weights_digest)

@@ -11,6 +11,7 @@ from crossmesh.errors import InputError, reading
 from crossmesh.files import read_json
 from crossmesh.models.downloads import download_hub
 from crossmesh.spec.services import StorageSpec
+from crossmesh.track.client import TrackingError
 from crossmesh.track.tracker import Tracker
 
 ALLOWED = "a PEFT adapter folder, hf://owner/name[@revision], the id of an MLflow run, or the identity of a trial"
@@ -27,16 +28,16 @@ class FoundAdapter:
     """The MLflow run that trained it; empty when it is not known."""
 
 
-def find_adapter(adapter: str, storage: StorageSpec, open_tracker: Callable[[], Tracker]) -> FoundAdapter:
-    """Return the local folder of `adapter`; `open_tracker` is called for a run only.
+def find_adapter(adapter: str, storage: StorageSpec, open_tracker: Callable[[], Tracker], key: str = "adapter") -> FoundAdapter:
+    """Return the local folder of `adapter`, which `key` gave; `open_tracker` is called for a run only.
 
     An adapter of the hub stays in huggingface_hub's cache; one of a run is copied to the cache under `storage.root`. Raises
     `InputError` when there is none.
     """
     if not adapter:
-        raise InputError(f"adapter is not given. Allowed: {ALLOWED}.")
+        raise InputError(f"{key} is not given. Allowed: {ALLOWED}.")
     if adapter.startswith("hf://"):
-        return FoundAdapter(download_hub(adapter.removeprefix("hf://"), "adapter"), "")
+        return FoundAdapter(download_hub(adapter.removeprefix("hf://"), key), "")
     folder = Path(adapter).expanduser().absolute()
     if folder.is_dir():
         return FoundAdapter(folder, "")
@@ -45,17 +46,24 @@ def find_adapter(adapter: str, storage: StorageSpec, open_tracker: Callable[[], 
         if (trial / "adapter").is_dir():
             with reading(trial / "run.json", "the trial's record of its MLflow run"):
                 return FoundAdapter(trial / "adapter", str(read_json(trial / "run.json")["run_id"]))
-        raise InputError(f"adapter={adapter!r}: {trial / 'adapter'} does not exist. Finish the trial first: run its job again.")
+        raise InputError(f"{key}={adapter!r}: {trial / 'adapter'} does not exist. Finish the trial first: run its job again.")
     if _RUN.fullmatch(adapter):
-        return FoundAdapter(_of_run(adapter, storage.path / "cache" / "adapters" / adapter, open_tracker()), adapter)
-    raise InputError(f"adapter={adapter!r} is no folder on this machine. Allowed: {ALLOWED}.")
+        return FoundAdapter(_of_run(key, adapter, storage.path / "cache" / "adapters" / adapter, open_tracker()), adapter)
+    raise InputError(f"{key}={adapter!r} does not exist on this machine. Allowed: {ALLOWED}.")
 
 
-def _of_run(run_id: str, kept: Path, tracker: Tracker) -> Path:
+def _of_run(key: str, run_id: str, kept: Path, tracker: Tracker) -> Path:
     """Fetch the adapter of a training run; what the run has counts, not what an earlier fetch left."""
+    if not tracker.has_run(run_id):
+        raise InputError(f"{key}={run_id!r}: {tracker.uri} has no run of this id. Look for it with: {tracker.ui_command}")
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
-    folder = tracker.download(run_id, "adapter", kept)
+    try:
+        folder = tracker.download(run_id, "adapter", kept)
+    except TrackingError:
+        if tracker.run(run_id).status == "FINISHED":  # It may be MLflow that is away.
+            raise
+        folder = kept
     if not (folder / CONFIG_FILE).is_file():
-        raise InputError(f"adapter={run_id!r}: the run has no adapter. Give a run of kind train that is FINISHED.")
+        raise InputError(f"{key}={run_id!r}: the run has no adapter. Give a run of kind train that is FINISHED.")
     return folder

@@ -8,7 +8,6 @@ from pathlib import Path
 from crossmesh.adapters.sources import find_adapter
 from crossmesh.cluster import require_chips
 from crossmesh.console import Console
-from crossmesh.errors import InputError
 from crossmesh.hardware.devices import Tpu
 from crossmesh.pipeline.evaluation import served_base
 from crossmesh.serve.adapters import check_names
@@ -30,10 +29,7 @@ def named_adapters(spec: ExperimentSpec) -> dict[str, Path]:
     tracker = partial(Tracker, spec.tracking, spec.storage)
     found = {}
     for name, source in named:
-        try:
-            found[name] = find_adapter(source, spec.storage, tracker).folder
-        except InputError as error:
-            raise InputError(f"serve.adapters: {name}: {error}") from error
+        found[name] = find_adapter(source, spec.storage, tracker, f"serve.adapters: {name}").folder
     return found
 
 

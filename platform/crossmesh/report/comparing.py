@@ -57,7 +57,7 @@ def select(
     if limits and not baseline:
         raise InputError(f"fail_if.{next(iter(limits))} was given without a candidate. Allowed: with baseline=ID candidate=ID.")
     if baseline:
-        pair = (find_run(tracker, baseline), find_run(tracker, candidate))
+        pair = (find_run(tracker, "baseline", baseline), find_run(tracker, "candidate", candidate))
         both = Selection(f"candidate {candidate[:8]} against {baseline[:8]}", pair, as_given=True)
         require(both.runs[0].run_id != both.runs[1].run_id, "candidate", candidate, "another run than the baseline")
         return both

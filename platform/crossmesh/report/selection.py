@@ -44,19 +44,19 @@ def trainings_of(selection: Selection) -> list[TrackedRun]:
 
 def named_runs(tracker: Tracker, prefixes: Sequence[str]) -> Selection:
     """The finished runs whose MLflow ids begin so. Raises `InputError` when none or several do, or when one is no result."""
-    found = [find_run(tracker, prefix) for prefix in prefixes]
+    found = [find_run(tracker, "runs", prefix) for prefix in prefixes]
     twice = [run.run_id for run in found if found.count(run) > 1]
     if twice:
         raise InputError(f"runs={list(prefixes)} names {twice[0]} more than once. Name different runs.")
     return Selection("runs", tuple(found), as_given=True)
 
 
-def find_run(tracker: Tracker, prefix: str) -> TrackedRun:
-    """The one run whose id begins with `prefix`, which must be a finished training, evaluation or benchmark."""
-    run = _only(tracker, prefix)
+def find_run(tracker: Tracker, key: str, prefix: str) -> TrackedRun:
+    """The one run whose id begins with `prefix`, which `key` gave and which must be a finished training, evaluation or benchmark."""
+    run = _only(tracker, key, prefix)
     if run.status != "FINISHED" or kind_of(run) not in KINDS:
         raise InputError(
-            f"runs={prefix!r} is the MLflow run {run.run_id} ({run.name}, {kind_of(run) or 'not ours'}, {run.status}), no finished "
+            f"{key}={prefix!r} is the MLflow run {run.run_id} ({run.name}, {kind_of(run) or 'not ours'}, {run.status}), no finished "
             "training, evaluation or benchmark. Allowed: runs of jobs/finetune.py, evaluate.py or benchmark.py that ended well; their "
             "`run_id` is in the job's result. For all runs of a sweep: sweep=ID."
         )
@@ -65,7 +65,7 @@ def find_run(tracker: Tracker, prefix: str) -> TrackedRun:
 
 def sweep_runs(tracker: Tracker, prefix: str) -> Selection:
     """The finished trials of the sweep (or pipeline) whose MLflow id begins with `prefix`; the others are noted."""
-    parent = _only(tracker, prefix)
+    parent = _only(tracker, "sweep", prefix)
     children = tracker.children(parent.run_id)
     runs = _ordered([run for run in children if kind_of(run) in KINDS and run.status == "FINISHED"])
     if not runs:
@@ -106,16 +106,16 @@ def _left_out(children: Sequence[TrackedRun]) -> tuple[str, ...]:
     return (*said, f"Left out as well: {len(rest) - _NAMED} more.") if len(rest) > _NAMED else tuple(said)
 
 
-def _only(tracker: Tracker, prefix: str) -> TrackedRun:
-    if len(prefix) == _FULL_ID:
+def _only(tracker: Tracker, key: str, prefix: str) -> TrackedRun:
+    if len(prefix) == _FULL_ID and prefix.isalnum() and tracker.has_run(prefix):  # Of any experiment.
         return tracker.run(prefix)
     found = tracker.matching(prefix)
     if len(found) == 1:
         return found[0]
     if found:
         names = ", ".join(run.run_id for run in found[:_NAMED])
-        raise InputError(f"runs={prefix!r} begins the ids of {len(found)} runs: {names}. Give more letters.")
+        raise InputError(f"{key}={prefix!r} begins the ids of {len(found)} runs: {names}. Give more letters.")
     raise InputError(
-        f"runs={prefix!r}: no run of {tracker.uri} begins so. Look for it with: {tracker.ui_command} "
+        f"{key}={prefix!r}: no run of {tracker.uri} begins so. Look for it with: {tracker.ui_command} "
         "(A beginning such as 12e4 is read as a number: give the whole id.)"
     )

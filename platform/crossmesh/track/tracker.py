@@ -379,6 +379,11 @@ class Tracker:
         with translated(self._place, f"read run {run_id}"):
             return _tracked(self._client.get_run(run_id))
 
+    def has_run(self, run_id: str) -> bool:
+        """Whether the store has a run of this whole id."""
+        with translated(self._place, f"read run {run_id}"):
+            return run_exists(self._client, run_id)
+
     def history(self, run_id: str, key: str) -> tuple[tuple[int, float], ...]:
         """Return a metric's values as (step, value), by step."""
         self._settle()

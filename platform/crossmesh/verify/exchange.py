@@ -115,7 +115,7 @@ def verify_exchange(spec: ExperimentSpec, folder: Path, console: Console) -> Che
     lora = _RANDOM if every else spec.lora
     found = None
     if lora.adapter:
-        found = find_adapter(lora.adapter, spec.storage, lambda: Tracker(spec.tracking, spec.storage))
+        found = find_adapter(lora.adapter, spec.storage, lambda: Tracker(spec.tracking, spec.storage), "lora.adapter")
     with console.stage("adapters: serving form, merged model") as stage:
         subjects = []
         for done, (name, base) in enumerate(fetched.items()):

@@ -97,13 +97,22 @@ def test_adapters_are_found_by_folder_and_by_trial(tmp_path: Path) -> None:
     found = FoundAdapter(trial / "adapter", "77")
     assert find_adapter("0123456789abcdef", storage, no_tracker) == find_adapter("0123456789abcdef" * 4, storage, no_tracker) == found
     assert find_adapter(str(trial / "adapter"), storage, no_tracker) == FoundAdapter(trial / "adapter", "")
-    for given, message in (("", "adapter is not given"), ("nowhere", "is no folder"), ("f" * 16, "Finish the trial first")):
+    for given, message in (
+        ("", "adapter is not given"),
+        ("nowhere", "does not exist on this machine"),
+        ("f" * 16, "Finish the trial first"),
+    ):
         with pytest.raises(InputError, match=message):
             find_adapter(given, storage, no_tracker)
 
 
 def test_the_adapter_of_a_run_is_fetched_anew(tmp_path: Path, adapter: Path) -> None:
     class Runs:
+        uri, ui_command = "sqlite:////mlflow.db", "mlflow ui"
+
+        def has_run(self, run_id: str) -> bool:
+            return run_id == "a" * 32
+
         def download(self, run_id: str, path: str, folder: Path) -> Path:
             assert (run_id, path, list(folder.iterdir())) == ("a" * 32, "adapter", [])
             return adapter.rename(folder / "adapter")
@@ -111,6 +120,8 @@ def test_the_adapter_of_a_run_is_fetched_anew(tmp_path: Path, adapter: Path) -> 
     found = find_adapter("a" * 32, StorageSpec(root=str(tmp_path)), Runs)  # type: ignore[arg-type]
     assert found == FoundAdapter(tmp_path / "cache" / "adapters" / ("a" * 32) / "adapter", "a" * 32)
     assert open_adapter(found.folder).config.rank == 8
+    with pytest.raises(InputError, match=f"lora.adapter='{'b' * 32}': sqlite:////mlflow.db has no run of this id"):
+        find_adapter("b" * 32, StorageSpec(root=str(tmp_path)), Runs, "lora.adapter")  # type: ignore[arg-type]
 
 
 def test_a_proof_counts_for_its_adapter_when_it_passed(tmp_path: Path) -> None:
