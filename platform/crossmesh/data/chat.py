@@ -301,9 +301,10 @@ class ChatTokenizer:
 
 
 def unused_keys(tokenizer: ChatTokenizer, conversations: Sequence[Conversation]) -> dict[str, int]:
-    """Return the keys of turns that no rendering depends on, each with the number of rows that have it.
+    """Return the keys of turns that the template leaves out, each with the number of rows in which it does.
 
-    Counts every row once a key is known to be unused; a key is used as soon as one rendering changes without it.
+    A key is used as soon as one rendering changes without it; reasoning, which templates render of some turns only, is held against
+    every row.
     """
     counts: dict[str, int] = {}
     used: set[str] = set()
@@ -311,9 +312,11 @@ def unused_keys(tokenizer: ChatTokenizer, conversations: Sequence[Conversation])
         present = {key for turn in conversation.messages for key in turn} - {"role", "content"}
         options = {key for key in conversation.context if key not in ("tools", "documents")}
         for key in sorted((present | options) - used):
-            counts[key] = counts.get(key, 0) + 1
             beside = {name: value for name, value in conversation.context.items() if name != key}
-            if any(_depends(tokenizer, conversation, key, beside, index + 1) for index in conversation.learned):
+            depends = any(_depends(tokenizer, conversation, key, beside, index + 1) for index in conversation.learned)
+            if not depends:
+                counts[key] = counts.get(key, 0) + 1
+            elif key not in REASONING_KEYS or key in options:
                 used.add(key)
     return {key: count for key, count in counts.items() if key not in used}
 

@@ -44,6 +44,8 @@ class Conversation:
     """Why the row cannot be used and is dropped; empty: it can."""
     form: str = ""
     """How its columns were read, where the spec does not name them."""
+    unread: tuple[str, ...] = ()
+    """Columns that hold something and are not part of it."""
 
     @property
     def learned(self) -> list[int]:

@@ -45,6 +45,8 @@ class Form:
     answer: str = ""
     turns: str = ""
     """The column with the messages; empty: a prompt and its answer."""
+    unread: tuple[str, ...] = ()
+    """Columns of a columnar file that are not read."""
     found: str = ""
     """What was found out, for the person; empty: the spec names these columns."""
 

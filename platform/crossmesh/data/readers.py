@@ -13,6 +13,7 @@ import lzma
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -228,8 +229,8 @@ def _read_parquet(file: Path, find: Find, also: Sequence[str]) -> Iterator[Recor
         raise InputError(f"{file} is compressed twice. Decompress it: parquet is compressed inside.")
     with parquet.ParquetFile(file) as table:
         names = table.schema_arrow.names
-        form = find(names, str(file))
-        yield from _batches(file, table.iter_batches(batch_size=1024, columns=_wanted(form, names, also)), form)
+        form, wanted = _wanted(find(names, str(file)), names, also)
+        yield from _batches(file, table.iter_batches(batch_size=1024, columns=wanted), form)
 
 
 def _read_arrow(file: Path, find: Find, also: Sequence[str]) -> Iterator[Record]:
@@ -237,13 +238,14 @@ def _read_arrow(file: Path, find: Find, also: Sequence[str]) -> Iterator[Record]
     import pyarrow as pa
 
     with _opened(file) as stream, pa.ipc.open_stream(stream) as table:
-        form = find(table.schema.names, str(file))
-        wanted = _wanted(form, table.schema.names, also)
+        form, wanted = _wanted(find(table.schema.names, str(file)), table.schema.names, also)
         yield from _batches(file, (batch.select(wanted) for batch in table), form)
 
 
-def _wanted(form: Form, names: Sequence[str], also: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys([*form.columns, *(one for one in (*form.optional, *also) if one in names)]))
+def _wanted(form: Form, names: Sequence[str], also: Sequence[str]) -> tuple[Form, list[str]]:
+    """The columns to read, and the form with those that are left."""
+    wanted = list(dict.fromkeys([*form.columns, *(one for one in (*form.optional, *also) if one in names)]))
+    return replace(form, unread=tuple(one for one in names if one not in wanted)), wanted
 
 
 def _batches(file: Path, batches: Any, form: Form) -> Iterator[Record]:

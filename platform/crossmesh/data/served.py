@@ -13,6 +13,9 @@ from crossmesh.errors import InputError, reading
 from crossmesh.files import read_json
 from crossmesh.spec.training import DataSpec
 
+_NAMED = 12
+"""So many keys and columns are named."""
+
 
 def serving_stops(folder: Path, tokenizer: ChatTokenizer) -> frozenset[int]:
     """Ids at which vLLM ends an answer: the tokenizer's end of sequence, and those of generation_config.json or else of config.json."""
@@ -71,6 +74,13 @@ def dropped_text(data: Dataset) -> str:
     )
 
 
+def _counted(keys: Mapping[str, int]) -> str:
+    """Names with how many rows have each; of many the first."""
+    shown = [f"{key!r} ({count:,} row{'s' if count > 1 else ''})" for key, count in sorted(keys.items())]
+    more = len(shown) - _NAMED
+    return ", ".join(shown) if more <= 0 else f"{', '.join(shown[:_NAMED])} and {more} more"
+
+
 def notes(data: Dataset, tokenizer: ChatTokenizer, template_date: str, stops: tuple[int, ...] = ()) -> tuple[str, ...]:
     """What the person who trains on these rows should know."""
     said = list(data.forms)
@@ -78,8 +88,9 @@ def notes(data: Dataset, tokenizer: ChatTokenizer, template_date: str, stops: tu
         count = sum(one.count for one in data.dropped)
         said.append(f"{count} of {count + len(data.rows)} rows dropped: {dropped_text(data)}")
     if data.unused:
-        keys = ", ".join(f"{key!r} ({count} row{'s' if count > 1 else ''})" for key, count in sorted(data.unused.items()))
-        said.append(f"the chat template uses these keys of the rows nowhere: {keys}")
+        said.append(f"the chat template leaves out these keys of messages: {_counted(data.unused)}")
+    if data.unread:
+        said.append(f"these columns of the rows are not read: {_counted(data.unread)}")
     if tokenizer.template.uses_date:
         said.append(
             f"the chat template asks for the date: rows are rendered with {template_date}, and so is what the trained model is asked"

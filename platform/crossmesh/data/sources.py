@@ -5,6 +5,7 @@ Rows that are too long or empty are dropped and counted by reason, never cut. Re
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -52,7 +53,7 @@ class Dataset:
     rows: tuple[Row, ...]
     dropped: tuple[Dropped, ...]
     unused: Mapping[str, int]
-    """Keys of turns that the chat template never looked at, with the number of rows that have them."""
+    """Keys of turns that the chat template leaves out, with the number of rows in which it does."""
     digest: str
     """SHA-256 over ids, tokens and masks of `rows` in order."""
     lengths: LengthStatistics
@@ -61,6 +62,8 @@ class Dataset:
     """How columns were read that the spec does not name."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """`chat_template_kwargs`, where all rows have the same."""
+    unread: Mapping[str, int] = field(default_factory=dict)
+    """Columns that are not read, with the number of rows that have something in them."""
 
     @property
     def dropped_long(self) -> int:
@@ -124,11 +127,12 @@ def _turns(value: Any, role: str, place: str, column: str) -> tuple[list[Message
 def _record_conversation(place: str, record: Mapping[str, Any], form: Form) -> Conversation:
     turns: list[Message] = []
     learned: list[bool] = []
+    unread = _unread(record, form)
     for column, value, role in parts(record, form, place):
         found, marks = _turns(value, role, place, column)
         if not found:
             problem = _NO_TURNS if form.turns else _NO_PROMPT if role == "user" else _NO_CONTENT
-            return Conversation((), place=place, problem=problem, form=form.found)
+            return Conversation((), place=place, problem=problem, form=form.found, unread=unread)
         turns, learned = turns + found, learned + marks
     if _surrogates(turns) or _surrogates(record.get("tools")):
         raise InputError(f"{place} holds half of a surrogate pair (\\ud800 to \\udfff), which is no text. Repair the row.")
@@ -141,7 +145,13 @@ def _record_conversation(place: str, record: Mapping[str, Any], form: Form) -> C
         if value is not None and not value:
             learned = [False] * len(turns)
     muted = frozenset(index for index, (role, mark) in enumerate(zip(roles, learned, strict=True)) if role == "assistant" and not mark)
-    return Conversation(turns, read_context(record, place), muted, place, form=form.found)
+    return Conversation(turns, read_context(record, place), muted, place, form=form.found, unread=unread)
+
+
+def _unread(record: Mapping[str, Any], form: Form) -> tuple[str, ...]:
+    """Columns of a row that hold something and become no part of it."""
+    read = {*form.columns, *form.optional, *CONTEXT_KEYS, *LEARNING_KEYS}
+    return (*form.unread, *(key for key, value in record.items() if key not in read and value not in (None, "")))
 
 
 def _surrogates(value: Any) -> bool:
@@ -242,7 +252,8 @@ def encode_rows(conversations: Sequence[Conversation], tokenizer: ChatTokenizer,
     read = [one for one in conversations if not one.problem]
     unused = unused_keys(tokenizer, read)
     forms = tuple(sorted({one.form for one in conversations if one.form}))
-    return Dataset(tuple(rows), counted, unused, _digest(rows), lengths, forms, _common_kwargs(read, unused))
+    unread = Counter(key for one in conversations for key in one.unread)
+    return Dataset(tuple(rows), counted, unused, _digest(rows), lengths, forms, _common_kwargs(read, unused), unread)
 
 
 def _common_kwargs(conversations: Sequence[Conversation], unused: Mapping[str, int]) -> dict[str, Any]:

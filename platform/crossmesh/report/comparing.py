@@ -10,9 +10,10 @@ from pathlib import Path
 from crossmesh.errors import InputError, require
 from crossmesh.files import canonical_json, digest_file, digest_text
 from crossmesh.report.comparable import form_notes, unproven_notes
+from crossmesh.report.dropped import dropped_notes
 from crossmesh.report.keeping import KIND, Keeper, Kept
 from crossmesh.report.labels import natural
-from crossmesh.report.selection import Selection, experiment_runs, find_run, named_runs, newest_runs, sweep_runs
+from crossmesh.report.selection import Selection, experiment_runs, find_run, named_runs, newest_runs, sweep_runs, trainings_of
 from crossmesh.report.stored import stored_variants
 from crossmesh.report.variants import Results
 from crossmesh.report.write import JSON_NAME, Report, make_report
@@ -96,7 +97,8 @@ def compare_runs(
         variants = stored_variants(tracker, selection.runs, spec.hardware.catalogue)
         if not selection.as_given:
             variants = tuple(sorted(variants, key=lambda one: (one.training is not None, natural(one.name))))
-        notes = (*selection.notes, *form_notes(variants), *unproven_notes(variants))
+        dropped = dropped_notes(tracker, trainings_of(selection))
+        notes = (*selection.notes, *form_notes(variants), *unproven_notes(variants), *dropped)
         told = (selection.title, variants, command, tracker.ui_command, notes, hours, qps)
         report = make_report(Results(*told, matters=spec.matters, where=where_given()))
         digest = digest_text(canonical_json([one.run_id for one in selection.runs]))

@@ -9,6 +9,7 @@ import pytest
 
 from crossmesh.data.chat import ChatTokenizer, unused_keys
 from crossmesh.data.conversation import Conversation, message, read_turn
+from crossmesh.data.served import notes
 from crossmesh.data.sources import encode_rows, load_conversations
 from crossmesh.errors import InputError
 from crossmesh.spec.training import DataSpec
@@ -134,6 +135,31 @@ def test_keys_that_no_rendering_depends_on_are_counted(make_tokenizer: Make, tmp
     second = {"messages": [{**ASKED, "name": "Bob"}, message("assistant", "b")]}
     found = rows(tmp_path, first, second)
     assert encode_rows(found, make_tokenizer(), 64).unused == {"name": 2, "reasoning_content": 1}
+
+
+def test_reasoning_is_held_against_every_row(make_tokenizer: Make, tmp_path: Path) -> None:
+    thought = {**message("assistant", "b"), "reasoning_content": "because"}
+    earlier = {"messages": [ASKED, {**thought, "weight": 0}, ASKED, message("assistant", "c")]}
+    found = rows(tmp_path, {"messages": [ASKED, thought]}, earlier, earlier)
+    assert encode_rows(found, make_tokenizer(THINKING), 200).unused == {"reasoning_content": 2}
+
+
+def test_columns_that_are_not_read_are_counted(make_tokenizer: Make, tmp_path: Path) -> None:
+    turns = {"messages": [ASKED, message("assistant", "b")]}
+    found = rows(tmp_path, {**turns, "id": 0, "difficulty": "hard", "tools": None}, {**turns, "id": 1, "difficulty": None, "weight": 1})
+    tokenizer = make_tokenizer()
+    data = encode_rows(found, tokenizer, 64)
+    assert data.unread == {"id": 2, "difficulty": 1}
+    said = notes(data, tokenizer, "")
+    assert "these columns of the rows are not read: 'difficulty' (1 row), 'id' (2 rows)" in said
+
+
+def test_columns_of_a_columnar_file_that_are_not_read_are_counted(tmp_path: Path) -> None:
+    from pyarrow import Table, parquet
+
+    file = tmp_path / "rows.parquet"
+    parquet.write_table(Table.from_pylist([{"prompt": "a", "response": "b", "source": "x", "level": 3}] * 2), file)
+    assert [one.unread for one in load_conversations(DataSpec(source=str(file)), tmp_path)] == [("source", "level")] * 2
 
 
 def test_a_key_that_some_rendering_depends_on_is_used(make_tokenizer: Make) -> None:
