@@ -22,6 +22,7 @@ class UiKeys(JobKeys):
     """The job's own keys."""
 
     port: int = UI_PORT
+    """Port of 127.0.0.1."""
 
     def __post_init__(self) -> None:
         """Check the port."""

@@ -31,7 +31,8 @@ def call(path, *arguments):
 answers, slow = {}, []
 for path in sys.argv[1:]:
     answers[path] = {
-        "help": call(path, "--help"),
+        "screen": call(path, "--help"),
+        "help": call(path, "--help-all"),
         "cfg": call(path, "--cfg", "job"),
         "experiment": call(path, "experiment=gemma4_31b_codev_v5p8_tp4", "--cfg", "job"),
         "typo": call(path, "batch.micr=3"),
@@ -57,7 +58,21 @@ def answers(clean_environment):
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.stem)
-def test_help_names_the_job_its_groups_and_its_keys(job, answers):
+def test_help_fits_a_screen_and_describes_every_key_that_it_shows(job, answers):
+    shown = answers[str(job)]["screen"]
+    assert shown["code"] == 0
+    lines = shown["out"].splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith(f"crossmesh {job.stem}: ")
+    assert "  storage.root= " in shown["out"]
+    assert "--help-all" in lines[-1]
+    keys = lines[lines.index("Keys of this job:") + 1 : lines.index("Groups:")]
+    assert [line for line in keys if line.startswith("  ") and not line[28:].strip()] == []
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.stem)
+def test_help_all_names_the_job_its_groups_and_its_keys(job, answers):
     shown = answers[str(job)]["help"]
     assert shown["code"] == 0
     assert f"crossmesh: {job.stem}" in shown["out"]

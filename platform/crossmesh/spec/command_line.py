@@ -88,7 +88,7 @@ def _check_flag(argument: str, flag: str, taking: dict[str, bool]) -> None:
         return
     name = flag.lstrip("-").replace("-", "_")
     value = argument.partition("=")[2] or "VALUE"
-    flags = "-m (sweep), --help, --cfg job"
+    flags = "-m (sweep), --help, --help-all, --cfg job"
     raise InputError(f"{argument}: there is no flag {flag}. Keys are set without dashes: {name}={value}. Flags: {flags}.")
 
 

@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -31,12 +31,15 @@ from crossmesh.errors import CrossmeshError, InputError, require_choice
 from crossmesh.signals import terminate_like_interrupt
 from crossmesh.spec.command_line import readable
 from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.spec.help import help_text
 from crossmesh.spec.mistakes import no_file_name, reason, translate, unknown_key
 from crossmesh.spec.schema import known_keys, names, schema, to_dataclass
 from crossmesh.spec.services import StorageSpec
 
 Keys = TypeVar("Keys")
 
+_HELP_ALL = "--help-all"
+"""Hydra's own help, which lists every group and key."""
 _DISK_FULL = ("No space left on device", "Disk quota exceeded")
 
 INTERRUPTED = 130
@@ -96,10 +99,7 @@ def run_job(
     register(verb, keys)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1.
     points: list[SweptJob[Keys]] = []
-    try:
-        sys.argv[1:] = readable(sys.argv[1:])
-    except InputError as error:
-        _end(error, error.exit_code)
+    _read_arguments(verb, keys, run.__globals__["__doc__"] or "", conf)
 
     def task(config: DictConfig) -> None:
         overrides = sweep_overrides()
@@ -131,6 +131,19 @@ def run_job(
         _end(no_file_name(conf), InputError.exit_code)
     except KeyboardInterrupt:
         _end("interrupted: what was done is kept; run the same command to continue", INTERRUPTED)
+
+
+def _read_arguments(verb: str, keys: type[Any], doc: str, conf: Path) -> None:
+    """Make the command line readable for Hydra; `--help` is ours and ends the process."""
+    if {"--help", "-h"} & set(sys.argv[1:]):
+        with suppress(BrokenPipeError):  # `| head` reads no further.
+            print(help_text(verb, doc, keys, conf), flush=True)  # noqa: T201
+            sys.exit(0)
+        os._exit(0)  # Python would say on its way out that it could not write.
+    try:
+        sys.argv[1:] = readable(["--help" if one == _HELP_ALL else one for one in sys.argv[1:]])
+    except InputError as error:
+        _end(error, error.exit_code)
 
 
 def _sweep(verb: str, points: Sequence[SweptJob[Keys]], sweep: Callable[[Sequence[SweptJob[Keys]]], None]) -> None:

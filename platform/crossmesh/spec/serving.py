@@ -38,6 +38,7 @@ class ServeSpec:
     """Adapters that one batch of the engine can mix, held in its memory; others wait and take their place. 0: as many as `adapters`, so
     that an engine without any takes none later either."""
     max_model_len: int = 512
+    """Longest prompt with its answer, in tokens."""
     max_num_seqs: int = 16
     max_num_batched_tokens: int = 0
     """Tokens that one step of the engine computes at most, of answers and of parts of prompts; 0: vLLM's default for the accelerator."""

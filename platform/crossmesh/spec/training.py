@@ -191,7 +191,9 @@ class OptimSpec:
     """AdamW with linear warm-up and cosine decay, and the number of optimizer steps."""
 
     steps: int = 30
+    """Optimizer steps of the whole schedule."""
     learning_rate: float = 1e-3
+    """Learning rate at the peak, after warm-up."""
     final_fraction: float = 0.0
     """Learning rate at the last step as a fraction of the peak."""
     warmup_steps: int = 100
