@@ -28,7 +28,7 @@ def test_a_source_is_a_folder_or_a_trial(tmp_path: Path) -> None:
 
 def test_what_cannot_be_is_one_message_that_names_the_adapter(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"serve\.adapters: b: .*/nowhere'? is no folder on this machine\. Allowed: a PEFT adapter folder, hf://"
+        InputError, match=r"serve\.adapters: b='.*/nowhere' does not exist on this machine\. Allowed: a PEFT adapter folder, hf://"
     ):
         named_adapters(spec(tmp_path, f"a:{tmp_path}", f"b:{tmp_path / 'nowhere'}"))
     with pytest.raises(InputError, match=r"serve\.adapters: the name 'a' is used twice"):
