@@ -38,6 +38,7 @@ _RECORDS = {
     "workload": "What a server was asked.",
     "server": "What was served, by what.",
     "provenance": "What it was made with: versions, source, host.",
+    "surroundings": "What was there when it was examined and decided no answer: host, versions, files.",
 }
 
 

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from crossmesh.errors import InputError
-from crossmesh.report.html import readable_json
+from crossmesh.report.html import readable_json, render_html
 from crossmesh.report.sheets import tables
 from crossmesh.report.tables import print_report
-from crossmesh.report.variants import Results, RunRecord, Score, scores_of
+from crossmesh.report.variants import SCOPES, Results, RunRecord, Score, scores_of
 from crossmesh.report.write import make_report
 
 VOID = {"meta", "wbr", "br", "link", "img", "use", "path"}
@@ -85,6 +85,14 @@ def test_the_same_results_give_the_same_bytes(results, folder, tmp_path):
     make_report(results).write(tmp_path)
     for name in ("report.html", "report.json", "report.md"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_every_record_of_a_run_is_on_the_page(changed, scope):
+    report = make_report(changed("jax", **{scope: {"a key of its own": scope}}))
+    page = render_html(report.results, report.comparison, report.found)
+    assert f"<b>{scope.capitalize()}</b> of jax" in page
+    assert "a key of its own" in page
 
 
 def test_the_page_needs_nothing_else(page):
