@@ -157,6 +157,8 @@ def _layer_fields(layer: LayerKind) -> dict[str, Any]:
 
 def _sizes(architecture: Architecture) -> dict[str, Any]:
     sizes = {one.name: getattr(architecture, one.name) for one in fields(architecture) if one.name not in _NOT_ASKED}
+    if not architecture.attention_softcap:  # A question of before it existed is the same question.
+        del sizes["attention_softcap"]
     return {**sizes, "experts": asdict(architecture.experts) if architecture.experts else None}
 
 
