@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.errors import InputError
+from crossmesh.files import read_json
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.hardware.emulation import emulated
 from crossmesh.models.families import read_architecture
+from crossmesh.models.serving_defaults import TEMPLATE_FILE, template_of
 from crossmesh.serve.adapters import ServedAdapter, ServedBase, check_names, check_rank, serving_rank
 from crossmesh.serve.options import check_options, compile_variables, option_arguments, scaling, service_limits
+from crossmesh.serve.parsers import parser_arguments
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.serving import ServeSpec
 from crossmesh.spec.training import AUTO, LORA_TARGETS
@@ -114,11 +117,19 @@ def _llm_config(spec: ExperimentSpec, base: ServedBase, lora: dict[str, Any], de
     """Arguments of `ray.serve.llm.LLMConfig` for an engine on `device`."""
     return {
         "model_loading_config": {"model_id": base.name, "model_source": str(base.folder.resolve())},
-        "engine_kwargs": _common_arguments(spec) | lora | _device_arguments(spec, device, adapted=bool(lora)),
+        "engine_kwargs": _common_arguments(spec)
+        | parser_arguments(spec.serve, _template(base.folder))
+        | lora
+        | _device_arguments(spec, device, adapted=bool(lora)),
         # Engine metrics stay on vLLM's own /metrics route; Ray's exporter needs the dashboard agent.
         "log_engine_metrics": False,
         **_accelerator(device),
     }
+
+
+def _template(folder: Path) -> str:
+    config = folder / "tokenizer_config.json"
+    return template_of(folder / TEMPLATE_FILE, read_json(config) if config.is_file() else {}) or ""
 
 
 def check_no_experts(folder: Path) -> None:

@@ -18,6 +18,8 @@ from vllm.entrypoints.openai.models.protocol import LoRAModulePath
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.entrypoints.serve.dev.cache.api_router import router as cache_routes
 from vllm.platforms import current_platform
+from vllm.reasoning import ReasoningParserManager
+from vllm.tool_parsers import ToolParserManager
 
 from crossmesh.errors import InputError
 from crossmesh.serve.asgi import App
@@ -65,6 +67,7 @@ async def start_engine(settings: EngineSettings) -> LLMServer:
     """
     arguments = dict(settings.engine_kwargs)
     _check_arguments(arguments)
+    _check_parsers(arguments)
     reserved = None
     if settings.stand_in is not None:
         reserved = await asyncio.to_thread(_reserve, settings.llm_config)
@@ -85,6 +88,16 @@ def _check_arguments(arguments: Mapping[str, Any]) -> None:
             key = SPEC_KEYS.get(name, name)
             raise InputError(
                 f"{key}: vLLM {vllm_version} has no engine argument {name!r} for it. Leave it out, or install another version."
+            )
+
+
+def _check_parsers(arguments: Mapping[str, Any]) -> None:
+    known = {"tool_call_parser": ToolParserManager.list_registered, "reasoning_parser": ReasoningParserManager.list_registered}
+    for name, registered in known.items():
+        if name in arguments and arguments[name] not in registered():
+            raise InputError(
+                f"{SPEC_KEYS[name]}={arguments[name]!r}: vLLM {vllm_version} has no such parser. "
+                f"Allowed: none, {', '.join(sorted(registered()))}."
             )
 
 

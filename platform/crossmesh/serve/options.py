@@ -27,6 +27,8 @@ SPEC_KEYS: Mapping[str, str] = {
     "max_num_batched_tokens": "serve.max_num_batched_tokens",
     "max_loras": "serve.max_loras",
     "max_lora_rank": "serve.max_lora_rank",
+    "tool_call_parser": "serve.tool_parser",
+    "reasoning_parser": "serve.reasoning_parser",
 }
 """The key of the spec that an argument of the engine comes from; others are ours."""
 

@@ -99,6 +99,8 @@ KEY_CLASSES: Mapping[str, tuple[str, ...]] = {
     "serve.scale_down_s": (EXAMINATION,),
     "serve.chunked_prefill": (EXAMINATION,),
     "serve.prefix_caching": (EXAMINATION,),
+    "serve.tool_parser": (EXAMINATION,),
+    "serve.reasoning_parser": (EXAMINATION,),
     "serve.speculative": (EXAMINATION,),
     "serve.speculative_tokens": (EXAMINATION,),
     "serve.draft_model": (EXAMINATION,),

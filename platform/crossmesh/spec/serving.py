@@ -64,6 +64,11 @@ class ServeSpec:
     """Compute long prompts in parts, beside answers."""
     prefix_caching: bool = True
     """Keep keys and values of prompts for those that begin alike."""
+    tool_parser: str = AUTO
+    """vLLM's parser of tool calls in answers, for requests with `tools`: a name of vLLM's, `auto` by what the chat template writes, or
+    `none`, which refuses `tool_choice="auto"`."""
+    reasoning_parser: str = "none"
+    """vLLM's parser that moves reasoning out of an answer's content, by vLLM's name, or `none`."""
     speculative: str = "none"
     """Guess tokens and check them in one step: `ngram` from the prompt, `draft` by a small model (`draft_model`)."""
     speculative_tokens: int = 3
@@ -109,6 +114,8 @@ class ServeSpec:
         require(self.speculative_tokens > 0, "serve.speculative_tokens", self.speculative_tokens, "a positive number")
         require(self.request_timeout_s > 0, "serve.request_timeout_s", self.request_timeout_s, "a positive number of seconds")
         require(self.max_queue >= 0, "serve.max_queue", self.max_queue, "0 (no request waits) or more")
+        for key in ("tool_parser", "reasoning_parser"):
+            require(bool(getattr(self, key)), f"serve.{key}", getattr(self, key), "none, or a name of vLLM's")
         require_choice("serve.task", self.task, TASKS)
         require_choice("serve.speculative", self.speculative, SPECULATIVE)
         self._check_place()

@@ -150,6 +150,8 @@ OTHERS = {
     "serve.scale_down_s": another(10.0, serve__max_replicas=2),
     "serve.chunked_prefill": another(value=False),
     "serve.prefix_caching": another(value=False),
+    "serve.tool_parser": another("hermes"),
+    "serve.reasoning_parser": another("qwen3"),
     "serve.speculative": another("ngram"),
     "serve.speculative_tokens": another(4, serve__speculative="ngram"),
     "serve.draft_model": Change("FOLDER/word", {"serve.speculative": "draft", "hardware.name": "gpu_1xh100"}, first="FOLDER/plain"),
