@@ -41,12 +41,12 @@ PROMPTS = ([5, 40, 77, 301], [9] * 30, [17, 18, 19, 20, 21, 22, 23, 480])
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Llama whose template asks for the date and for a variable."""
+    """A tiny Llama whose template asks for the date and for a variable, and says how it writes calls of tools."""
     made = fetch_model(ModelSpec(family="llama", weights="random://tiny_llama@0"), tmp_path_factory.mktemp("cache")).path
     folder = tmp_path_factory.mktemp("model")
     shutil.copytree(made, folder, dirs_exist_ok=True)
     template = folder / "chat_template.jinja"
-    template.write_text("{{ strftime_now('%d %b %Y') }}{{ style }}" + template.read_text())
+    template.write_text("{# <tool_call> #}{{ strftime_now('%d %b %Y') }}{{ style }}" + template.read_text())
     return folder
 
 
@@ -90,6 +90,18 @@ def test_every_model_is_listed_by_its_own_name(client: openai.OpenAI) -> None:
     assert [model.root for model in client.models.list()] == ["base", "one", "two"]  # type: ignore[attr-defined]  # No folder.
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("three")
+
+
+def test_a_model_may_call_tools(client: openai.OpenAI) -> None:
+    """A random model calls none; without a parser of calls, `tool_choice="auto"` would be refused."""
+    tool = {"type": "function", "function": {"name": "simulate", "parameters": {"type": "object", "properties": {}}}}
+    messages: Any = [{"role": "user", "content": "module"}]
+    for choice in ("auto", "none"):
+        asked: Any = {"tools": [tool], "tool_choice": choice, "max_tokens": 4}
+        answer = client.chat.completions.create(model="one", messages=messages, **asked)
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens > 0
+        assert not answer.choices[0].message.tool_calls
 
 
 def test_what_cannot_be_answered_is_an_error_in_openais_form(server: dict[str, Any]) -> None:
