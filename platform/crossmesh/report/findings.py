@@ -25,6 +25,8 @@ _QUESTIONS = {
     "serving": "Which serves better?",
 }
 _NAMED = 3
+_SHORT_ID = 12
+"""Of 32 letters so many tell a run apart among millions."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,18 @@ def _what_it_takes(results: Results, ranked: Sequence[Winner]) -> list[str]:
 
 
 def repeat_command(results: Results, *runs: str) -> str:
-    """What adds interleaved repeats of some runs, and compares these."""
-    return shlex.join(["python", "jobs/compare.py", f"runs=[{','.join(runs)}]", f"repeat={FEWEST_RUNS}", *results.where])
+    """What adds interleaved repeats of some runs, and compares these; the runs by how their ids begin."""
+    begun = ",".join(run if _is_number(run[:_SHORT_ID]) else run[:_SHORT_ID] for run in runs)
+    return shlex.join(["python", "jobs/compare.py", f"runs=[{begun}]", f"repeat={FEWEST_RUNS}", *results.where])
+
+
+def _is_number(text: str) -> bool:
+    """Whether a command line takes it for a number: `12e4`, `1234`."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _line(one: Winner, letters: Mapping[str, str]) -> str:
@@ -249,7 +261,8 @@ def lead(results: Results, comparison: Comparison) -> tuple[str, ...]:
         more = len(comparison.subject) - len(keys)
         said.append(f"Compared: {and_words(keys)}{f' and {more} more' if more > 0 else ''}.")
     if furthest := largest_loss_gap(trained) if len(comparison.groups) == 1 else None:
-        said.append(f"Step for step their losses are apart by at most {small(furthest[1])} nats (step {furthest[0]}).")
+        apart = f"apart by at most {small(furthest[1])} nats (step {furthest[0]})" if furthest[1] else "equal"
+        said.append(f"Step for step their losses are {apart}.")
     return tuple(said)
 
 

@@ -198,7 +198,11 @@ def _loss_words(results: Results) -> str:
     else:
         said = ", ".join(f"{name} {loss:.4f}" for loss, name in finals)
     furthest = largest_loss_gap(results.trained) if len(finals) <= _FEW else None
-    apart = f" The lower panel is the largest minus the smallest loss of a step, at most {small(furthest[1])}." if furthest else ""
+    apart = (
+        f" The lower panel is the largest minus the smallest loss of a step, at most {small(furthest[1])}."
+        if furthest and furthest[1]
+        else ""
+    )
     read = sum(bool(v.training.losses) for v in results.trained if v.training is not None)
     some = "" if read == len(results.trained) else f" Drawn are {read} of {len(results.trained):,} runs, evenly by their last loss."
     return f"Loss by optimizer step in nats per loss token; at the end: {said}.{apart}{some}"

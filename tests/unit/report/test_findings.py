@@ -2,7 +2,10 @@ from dataclasses import replace
 
 import pytest
 
-from crossmesh.report.findings import headline, lead, loss_gaps, small
+from crossmesh.report.comparable import compare
+from crossmesh.report.findings import headline, lead, loss_gaps, repeat_command, small
+from crossmesh.report.html import render_html
+from crossmesh.report.sheets import computed
 from crossmesh.report.variants import Score
 from crossmesh.report.write import make_report
 from crossmesh.spec.verdicts import MattersSpec
@@ -69,7 +72,7 @@ def test_speed_is_won_over_interleaved_repeats_only(results, repeated):
     """One run each decides nothing, however far apart; three rounds do: 1.20, 1.21, 1.19 times as fast."""
     speed = found(replace(results, where=("storage.root=/my runs",)))["speed"]
     assert speed["answer"] == "Not decided: one run each"
-    command = "python jobs/compare.py 'runs=[runtorch0123456789abcdef,runjax0123456789abcdef]' repeat=3 'storage.root=/my runs'"
+    command = "python jobs/compare.py 'runs=[runtorch0123,runjax012345]' repeat=3 'storage.root=/my runs'"
     assert f"To decide it: {command}" in speed["reasons"]
     rates = {"torch": (120.0, 121.0, 119.0), "jax": (100.0, 100.0, 100.0)}
     assert found(repeated(**rates))["speed"]["answer"] == "torch, by 20.0%"
@@ -158,3 +161,17 @@ def test_gaps_cover_common_finite_steps_only(results):
 @pytest.mark.parametrize(("value", "text"), [(0.0, "0"), (4e-5, "0.000040"), (0.123, "0.12"), (2.5, "2.50"), (3e-9, "less than 0.000001")])
 def test_small_numbers_have_no_exponent(value, text):
     assert small(value) == text
+
+
+def test_a_command_names_runs_by_how_their_ids_begin_unless_that_reads_as_a_number(results):
+    ids = ("0123456789abcdef", "123456789e12abcd", "1234567890123abc", "12e4ffffffffffff")
+    assert "'runs=[0123456789ab,123456789e12abcd,1234567890123abc,12e4ffffffff]'" in repeat_command(results, *ids)
+
+
+def test_losses_that_are_the_same_are_said_to_be(results):
+    torch, jax = results.trained
+    same = replace(results, variants=(torch, replace(jax, training=torch.training)))
+    assert lead(same, compare(same.variants))[-1] == "Step for step their losses are equal."
+    page = render_html(same, compare(same.variants), computed(same, compare(same.variants)))
+    assert "lower panel" not in page
+    assert "The lower panel is" in render_html(results, compare(results.variants), computed(results, compare(results.variants)))
