@@ -93,7 +93,7 @@ def _side_by_side(results: Results, section: str, own: tuple[Quantity, ...], fou
 def _under_each_other(results: Results, comparison: Comparison, section: str, own: tuple[Quantity, ...], found: Computed) -> Table:
     """A row a variant, a column a quantity; what differs in its settings stands before them."""
     shown = tuple(one for one in own if one.estimates)
-    settings = comparison.subject[:_SETTINGS] if section in (TRAINING, COST) else ()
+    settings = comparison.subject[:_SETTINGS] if section == TRAINING else ()  # Elsewhere the names say them.
     letters = {name: group.letter for group in comparison.groups for name in group.names}
     several = len(comparison.groups) > 1
     marked = {quantity.key: _marked(quantity, found) for quantity in shown}
