@@ -372,17 +372,23 @@ class Tracker:
 
     def run(self, run_id: str) -> TrackedRun:
         """Return a run as it stands now."""
-        for found in self._search(Wanted(prefix=run_id), limit=1) if self._local and run_id.isalnum() else ():
-            if found.run_id == run_id:
-                return found
+        if (found := self._local_run(run_id)) is not None:
+            return found
         self._settle()
         with translated(self._place, f"read run {run_id}"):
             return _tracked(self._client.get_run(run_id))
 
     def has_run(self, run_id: str) -> bool:
         """Whether the store has a run of this whole id."""
+        if self._local_run(run_id) is not None:
+            return True
         with translated(self._place, f"read run {run_id}"):
             return run_exists(self._client, run_id)
+
+    def _local_run(self, run_id: str) -> TrackedRun | None:
+        """A run of this experiment where the store is read without MLflow, which takes seconds to import."""
+        found = self._search(Wanted(prefix=run_id), limit=1) if self._local and run_id.isalnum() else ()
+        return found[0] if found and found[0].run_id == run_id else None
 
     def history(self, run_id: str, key: str) -> tuple[tuple[int, float], ...]:
         """Return a metric's values as (step, value), by step."""
