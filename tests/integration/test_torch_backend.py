@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
+from torch._dynamo.utils import counters
+from torch._inductor.cpp_builder import cpp_compiler_search
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -52,13 +54,15 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return fetch_model(spec, tmp_path_factory.mktemp("cache")).path
 
 
-def setup_of(folder: Path, dtype: str = "float32", attention: str = "sdpa", remat: str = "none", **lora: Any) -> TrainingSetup:
+def setup_of(
+    folder: Path, dtype: str = "float32", attention: str = "sdpa", remat: str = "none", compiled: str = "none", **lora: Any
+) -> TrainingSetup:
     optim = OptimSpec(steps=20, learning_rate=1e-2, weight_decay=0.01)
     spec = ExperimentSpec(
         model=ModelSpec(dtype=dtype),
         lora=LoraSpec(**{"rank": 4, "alpha": 8.0, **lora}),
         optim=optim,
-        backend=BackendSpec(attention=attention, remat=remat),
+        backend=BackendSpec(attention=attention, remat=remat, compile=compiled),
     )
     return TrainingSetup.of(spec, folder, folder)
 
@@ -160,6 +164,36 @@ def test_rematerialization_keeps_less_and_changes_nothing(folder: Path) -> None:
     assert kept["dots"] < 0.85 * kept["none"]
     assert metrics["dots"] == metrics["none"]
     assert metrics["layer"] == metrics["none"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("settings", [{}, {"remat": "layer", "dropout": 0.1}], ids=["plain", "remat and dropout"])
+def test_compiled_layers_compute_what_they_compute_eagerly(folder: Path, settings: dict[str, Any]) -> None:
+    """At any width, packed and not; another width is no other program."""
+    made = rows(4)
+    torch.compiler.reset()
+    eager, compiled = started(folder, **settings), started(folder, compiled="layer", **settings)
+    first = [ragged(made, 1), packed(made[:3], 128)]
+    for batch in (*first, ragged(rows(4, 1), 1), packed(rows(3, 1), 120)):
+        expected, found = eager.step(batch), compiled.step(batch)
+        assert (found.loss, found.grad_norm) == pytest.approx((expected.loss, expected.grad_norm), rel=1e-5)
+        assert compiled.evaluate(batch).loss == pytest.approx(eager.evaluate(batch).loss, rel=1e-5)
+        if batch is first[-1]:
+            programs = counters["stats"]["unique_graphs"]
+    assert counters["stats"]["unique_graphs"] == programs > 0
+    before, theirs, ours = started(folder).export(), eager.export(), compiled.export()
+    learnt = np.sqrt(sum(np.square(theirs[name] - before[name]).sum() for name in theirs))
+    assert np.sqrt(sum(np.square(theirs[name] - ours[name]).sum() for name in theirs)) < 1e-4 * learnt
+
+
+@pytest.mark.full
+def test_a_layer_that_cannot_be_compiled_says_what_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
+    cpp_compiler_search.cache_clear()
+    with pytest.raises(InputError, match=r"backend\.compile=layer.*Set backend\.compile=none, or install"):
+        started(folder, compiled="layer").step(batch_of(rows(2), 2))
+    cpp_compiler_search.cache_clear()
 
 
 @VARIANTS

@@ -121,6 +121,7 @@ def _setup(fields: Fields, architecture: Architecture) -> TrainingSetup:
         mesh=MeshShape(**fields["mesh"]),
         accumulation=2 if fields["accumulates"] else 1,
         remat=fields["remat"],
+        compile="none",
         attention=fields["attention"],
         cache=Path(),
     )

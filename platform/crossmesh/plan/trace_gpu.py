@@ -95,6 +95,7 @@ def setup_of(question: Mapping[str, Any], folder: Path) -> TrainingSetup:
         mesh=MeshShape(**question["mesh"]),
         accumulation=_micro_batches(question),
         remat=question["remat"],
+        compile="none",
         attention=_FUSED.get(kernel, kernel),
         cache=folder,
     )

@@ -75,6 +75,7 @@ KEY_CLASSES: Mapping[str, tuple[str, ...]] = {
     "hardware.catalogue": (PROVENANCE,),
     "backend.name": (SYSTEM,),
     "backend.remat": (SYSTEM,),
+    "backend.compile": (SYSTEM,),
     "backend.attention": (SYSTEM,),
     "serve.name": (PROVENANCE,),
     "serve.host": (PROVENANCE,),

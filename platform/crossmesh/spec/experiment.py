@@ -117,6 +117,11 @@ class ExperimentSpec:
                 f"backend.attention={self.backend.attention} is not a kernel of the {self.backend_name} backend. "
                 f"Allowed: {', '.join((*possible, AUTO))}."
             )
+        if self.backend.compile != "none" and self.backend_name == "jax":
+            raise InputError(
+                f"backend.compile={self.backend.compile} belongs to backend.name=torch; the jax backend always compiles the whole step. "
+                "Allowed with jax: none."
+            )
         needs: dict[str, type[Device]] = {"splash": Tpu, "flex": Gpu, "flash": Gpu}
         wanted = needs.get(self.attention)
         if wanted and not isinstance(self.hardware.slice.device, wanted):

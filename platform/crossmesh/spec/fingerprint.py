@@ -126,6 +126,7 @@ def system_record(spec: ExperimentSpec, files: Mapping[str, str] | None = None) 
             "packing": {"mode": spec.packing.mode, "length": spec.sequence_length},
             "remat": spec.backend.remat,
             "attention": spec.attention,
+            **({"compile": spec.backend.compile} if spec.backend.compile != "none" else {}),
             **({"files": dict(files)} if spec.lora.full and files else {}),
         }
     )

@@ -59,6 +59,7 @@ _ELSEWHERE = {
     "load_in_4bit": "model.quantization",
     "gradient_checkpointing": "backend.remat",
     "attn_implementation": "backend.attention",
+    "torch_compile": "backend.compile",
     "save_steps": "checkpoint.every_steps",
     "output_dir": "storage.root",
     "port": "serve.port",

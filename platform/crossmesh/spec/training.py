@@ -25,6 +25,7 @@ NF4_BLOCK = 64
 """Values of a row of a weight [out, in] that share a scale in `nf4`, as bitsandbytes cuts them; the same on both backends."""
 PACKINGS = ("none", "step", "stream")
 REMATS = ("none", "layer", "dots")
+COMPILES = ("none", "layer")
 ATTENTIONS = {"torch": ("plain", "sdpa", "flex", "flash"), "jax": ("plain", "splash")}
 """Attention kernels by backend; `auto` is the first choice of the backend on the hardware."""
 LORA_MASKS = "lowbias32: row, position, module, step, feature"
@@ -334,9 +335,13 @@ class BackendSpec:
     attention: str = AUTO
     """Attention kernel: torch has `plain`, `sdpa`, `flex`, `flash`; jax has `plain`, `splash` (TPU). `auto`: `sdpa` on torch, `splash` on a
     TPU, otherwise `plain`."""
+    compile: str = "none"
+    """`layer` compiles the decoder layer of a torch model by `torch.compile`, once for all layers of a kind and for every length: fewer
+    passes over memory, a slower first step, results equal up to rounding. JAX always compiles the whole step."""
 
     def __post_init__(self) -> None:
-        """Check the names; `ExperimentSpec` holds the kernel against backend and hardware."""
+        """Check the names; `ExperimentSpec` holds them against backend and hardware."""
+        require_choice("backend.compile", self.compile, COMPILES)
         require_choice("backend.name", self.name, (*BACKENDS, AUTO))
         require_choice("backend.remat", self.remat, REMATS)
         kernels = dict.fromkeys(kernel for kernels in ATTENTIONS.values() for kernel in kernels)

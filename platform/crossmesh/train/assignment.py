@@ -149,6 +149,7 @@ class Assignment:
             "mesh": asdict(spec.mesh_shape),
             "hardware": spec.hardware.name,
             "backend": [spec.backend_name, spec.backend.remat, spec.attention],
+            **({"compile": spec.backend.compile} if spec.backend.compile != "none" else {}),
             **({"part": part} if any(part) else {}),
         }
         return digest_text(canonical_json(parts))

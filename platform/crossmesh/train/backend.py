@@ -42,6 +42,8 @@ class TrainingSetup:
     """Most micro-batches that a step has."""
     remat: str
     """`none`, `layer` or `dots` (`BackendSpec.remat`)."""
+    compile: str
+    """`none` or `layer` (`BackendSpec.compile`)."""
     attention: str
     """Kernel, `auto` resolved (`ExperimentSpec.attention`)."""
     cache: Path
@@ -62,6 +64,7 @@ class TrainingSetup:
             mesh=spec.mesh_shape,
             accumulation=spec.accumulation,
             remat=spec.backend.remat,
+            compile=spec.backend.compile,
             attention=spec.attention,
             cache=cache,
             start=start,

@@ -22,6 +22,7 @@ from crossmesh.models.lora import LoraModule, largest_rank, targets_of
 from crossmesh.models.lora_masks_torch import LoraDropout, LoraMasks
 from crossmesh.models.targets import all_weights
 from crossmesh.train.backend import TrainingSetup, loss_rows
+from crossmesh.train.compile_torch import compile_layers
 from crossmesh.train.loss_torch import summed_nll
 from crossmesh.train.ranks_torch import Part, Ranks
 from crossmesh.train.sharding_torch import apply_fsdp, apply_tensor_parallel, local, tp_axis
@@ -106,6 +107,8 @@ def assemble(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> 
         masks = _mask(base, setup, modules, on_cpu=ranks.device == "cpu")
     layers = base.get_submodule(f"{architecture.prefix}layers")
     _rematerialize(layers, setup.remat, largest_rank(modules))
+    if setup.compile == "layer":
+        compile_layers(layers, setup.cache)
     apply_tensor_parallel(base, architecture, ranks)
     axes = {_export_name(name): tp_axis(parameter) for name, parameter in base.named_parameters()}
     model = LossModel(base, architecture, ranks, masks)

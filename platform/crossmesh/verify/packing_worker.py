@@ -5,7 +5,7 @@ from typing import Any
 
 from crossmesh.verify.measure import Progress
 from crossmesh.verify.packing_exact import exactness
-from crossmesh.verify.packing_speed import SpeedSizes, speed
+from crossmesh.verify.packing_speed import SpeedSizes, compiled, speed
 from crossmesh.verify.process import Request, answer
 
 
@@ -16,7 +16,9 @@ def main(request: Request, progress: Progress) -> dict[str, Any]:
     for number, (name, folder) in enumerate(models.items(), 1):
         exact[name] = exactness(backend, Path(folder), cache)
         progress("models packed and unpacked", number, len(models))
-    return {"exact": exact, "speed": speed(backend, Path(request["speed_model"]), cache, SpeedSizes(**request["sizes"]), progress)}
+    sizes, folder, scratch = SpeedSizes(**request["sizes"]), Path(request["speed_model"]), Path(request["scratch"])
+    found = {"exact": exact, "speed": speed(backend, folder, cache, scratch, sizes, progress)}
+    return found if backend == "jax" else {**found, "compiled": compiled(folder, scratch, sizes, progress)}
 
 
 if __name__ == "__main__":

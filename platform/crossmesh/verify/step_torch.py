@@ -11,22 +11,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+from transformers import TrainerCallback
 
-from crossmesh.adapters.initial import initial_lora
 from crossmesh.data.batches import PackedBatch
-from crossmesh.errors import InputError
-from crossmesh.models.families import read_architecture
-from crossmesh.models.lora import lora_modules
 from crossmesh.spec.training import LoraSpec
 from crossmesh.verify.differences import loss_differences
 from crossmesh.verify.measure import Progress, ratio
 from crossmesh.verify.process import Request, answer
+from crossmesh.verify.trl_torch import adapted, labels, trainer
 from crossmesh.verify.work import DECAY, RATE, packed_work, ready_backend
-
-_IGNORED = -100
-"""The label of a token without loss, for transformers."""
 
 
 def main(request: Request, progress: Progress) -> dict[str, Any]:
@@ -73,29 +66,15 @@ class _Turns(TrainerCallback):
         self._released = time.perf_counter()
 
 
-def _adapted(folder: Path, lora: LoraSpec) -> Any:
-    """The model with PEFT's LoRA, holding the initial values that ours starts from."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
-    modules = lora_modules(lora, read_architecture(folder))
-    config = LoraConfig(task_type="CAUSAL_LM", r=lora.rank, lora_alpha=lora.alpha, target_modules=[one.target.hf for one in modules])
-    adapted = get_peft_model(model, config)
-    initial = initial_lora(modules, lora.seed)
-    with torch.no_grad():
-        for name, parameter in adapted.named_parameters():
-            if parameter.requires_grad:
-                parameter.copy_(torch.from_numpy(initial[name.replace(".default.weight", ".weight")]))
-    return adapted
-
-
 def _bare_loop(folder: Path, lora: LoraSpec) -> Callable[[PackedBatch], float]:
     """A step as one would write it: labels in, loss out; transformers keeps rows apart whose positions restart."""
-    model = _adapted(folder, lora).train()
+    model = adapted(folder, lora).train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=RATE, weight_decay=DECAY, fused=True)
 
     def step(batch: PackedBatch) -> float:
-        tokens, labels, positions = (torch.from_numpy(array)[None] for array in _row(batch))
-        loss = model(input_ids=tokens, labels=labels, position_ids=positions, use_cache=False).loss
+        tokens, targets, positions = (torch.from_numpy(array)[None] for array in _row(batch))
+        loss = model(input_ids=tokens, labels=targets, position_ids=positions, use_cache=False).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -108,55 +87,20 @@ def _row(batch: PackedBatch) -> tuple[Any, Any, Any]:
     """Tokens, labels and positions of the one sequence of `batch`, without its padding."""
     real = batch.segment_ids[0, 0] > 0
     tokens = batch.tokens[0, 0, real].astype(np.int64)
-    return tokens, np.where(batch.loss_mask[0, 0, real], tokens, _IGNORED), batch.positions[0, 0, real].astype(np.int64)
+    return tokens, labels(tokens, batch.loss_mask[0, 0, real]), batch.positions[0, 0, real].astype(np.int64)
 
 
 def _train_with_trl(folder: Path, lora: LoraSpec, batches: list[PackedBatch], scratch: Path, turns: TrainerCallback) -> list[float]:
     """Train on `batches` with SFTTrainer, its rows already packed; returns the losses it logs."""
-    try:
-        from datasets import Dataset
-        from trl import SFTConfig, SFTTrainer
-    except ImportError as error:
-        raise InputError(
-            f"TRL is measured against and cannot be imported ({error}). Install the dev requirements: make install."
-        ) from error
-
-    config = SFTConfig(
-        output_dir=str(scratch),
-        per_device_train_batch_size=1,
-        max_steps=len(batches),
-        learning_rate=RATE,
-        weight_decay=DECAY,
-        lr_scheduler_type="constant",
-        optim="adamw_torch_fused",
-        max_grad_norm=0.0,
-        gradient_checkpointing=False,
-        bf16=False,
-        use_cpu=not torch.cuda.is_available(),
-        padding_free=True,
-        max_length=None,
-        dataset_kwargs={"skip_prepare_dataset": True},
-        train_sampling_strategy="sequential",
-        logging_steps=1,
-        report_to="none",
-        save_strategy="no",
-        disable_tqdm=True,
-    )
-    trainer = SFTTrainer(
-        model=_adapted(folder, lora),
-        args=config,
-        train_dataset=Dataset.from_list([_example(batch) for batch in batches]),
-        processing_class=AutoTokenizer.from_pretrained(folder),
-        callbacks=[turns],
-    )
-    trainer.train()
-    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    peer = trainer(folder, lora, [_example(batch) for batch in batches], scratch, len(batches), [turns], padding_free=True)
+    peer.train()
+    return [entry["loss"] for entry in peer.state.log_history if "loss" in entry]
 
 
 def _example(batch: PackedBatch) -> dict[str, Any]:
-    tokens, labels, positions = _row(batch)
+    tokens, targets, positions = _row(batch)
     starts = [*np.flatnonzero(positions == 0).tolist(), len(tokens)]
-    return {"input_ids": tokens.tolist(), "labels": labels.tolist(), "seq_lengths": np.diff(starts).tolist()}
+    return {"input_ids": tokens.tolist(), "labels": targets.tolist(), "seq_lengths": np.diff(starts).tolist()}
 
 
 if __name__ == "__main__":

@@ -126,6 +126,7 @@ OTHERS = {
     "hardware.catalogue": another("FOLDER/catalogue.yaml"),
     "backend.name": Change("jax", {"backend.attention": "plain"}, first="torch"),
     "backend.remat": another("layer"),
+    "backend.compile": another("layer"),
     "backend.attention": another("plain"),
     "serve.name": another("other"),
     "serve.host": another("0.0.0.0"),  # Nobody listens.

@@ -139,6 +139,7 @@ def test_system_tells_apart_what_changes_speed():
         SPEC,
         replace(SPEC, backend=BackendSpec("jax")),
         replace(SPEC, backend=BackendSpec(remat="layer")),
+        replace(SPEC, backend=BackendSpec(compile="layer")),
         replace(SPEC, backend=BackendSpec(attention="plain")),
         replace(SPEC, batch=BatchSpec(micro=1)),
         replace(SPEC, packing=PackingSpec("step")),

@@ -56,6 +56,7 @@ def test_what_is_not_computed_does_not_count(same):
         replace(SPEC, data=DataSpec(seed=1)),
         replace(SPEC, backend=BackendSpec("jax")),
         replace(SPEC, backend=BackendSpec(remat="dots")),
+        replace(SPEC, backend=BackendSpec(compile="layer")),
         replace(SPEC, backend=BackendSpec(attention="plain")),
         replace(SPEC, packing=PackingSpec("step")),
         replace(SPEC, packing=PackingSpec("stream", window=64)),

@@ -12,7 +12,7 @@ from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.training import BatchSpec, DataSpec, LoraSpec, OptimSpec, PackingSpec
 from crossmesh.train.backend import StepMetrics, TrainingSetup
 from crossmesh.train.schedule import learning_rate
-from crossmesh.verify import packing_exact
+from crossmesh.verify import packing_exact, packing_speed
 from crossmesh.verify.gradient import plain_descent, second_gradient
 from crossmesh.verify.packing import judge
 from crossmesh.verify.rows import PAPER_LIMIT, paper_lengths, random_rows
@@ -137,12 +137,22 @@ def test_the_gradient_is_taken_out_of_a_step_after_a_first_one(tmp_path):
     np.testing.assert_allclose(found["w"], after_one - target, rtol=1e-5, atol=1e-6)
 
 
+def test_trl_is_taken_at_its_best():
+    rates = {"none": [100.0, 90.0], "step": [150.0] * 2, "stream": [220.0] * 2, "trl_batch_1": [100.0, 100.0], "trl_packed": [200.0] * 2}
+    beside = packing_speed._beside_trl(rates)
+    assert beside["trl_best"] == "trl_packed"
+    assert {mode: one["median"] for mode, one in beside["over_trl"].items()} == pytest.approx({"none": 0.95, "step": 0.75, "stream": 1.1})
+    beside = packing_speed._beside_trl(rates | {"trl_packed": [50.0] * 2})
+    assert (beside["trl_best"], beside["over_trl"]["stream"]["median"]) == ("trl_batch_1", 2.2)
+
+
 def measured(**changes):
     ratio = {"median": 4.5}
-    speed = {"over_padding": {"step": ratio, "stream": ratio}, "packing_efficiency": {"stream": 0.99}}
+    speed = {"over_none": {"step": ratio, "stream": ratio}, "packing_efficiency": {"stream": 0.99}}
     exact = {"llama": {"difference": 1e-6, "difference_when_rows_mix": 1.0}}
     jax = {**speed, "over_seed_recipe": {"stream": ratio}, "gradient_difference": 1e-6}
-    found = {"torch": {"exact": exact, "speed": speed}, "jax": {"exact": exact, "speed": jax}}
+    torch = {**speed, "over_trl": {"none": ratio, "step": ratio, "stream": ratio}, "loss_difference": 1e-5}
+    found = {"torch": {"exact": exact, "speed": torch, "compiled": {"loss_difference": 1e-6}}, "jax": {"exact": exact, "speed": jax}}
     for backend, part, change in changes.values():
         found[backend] = {**found[backend], part: {**found[backend][part], **change}}
     return found
@@ -153,8 +163,12 @@ def measured(**changes):
     [
         ("torch", "exact", {"gemma4": {"difference": 2e-5, "difference_when_rows_mix": 1.0}}, "torch.token_loss_difference"),
         ("jax", "exact", {"gemma4": {"difference": 0.0, "difference_when_rows_mix": 0.0}}, "jax.seen_when_rows_mix"),
-        ("torch", "speed", {"over_padding": {"step": {"median": 2.3}, "stream": {"median": 3.2}}}, "torch.step_over_padding"),
-        ("jax", "speed", {"over_padding": {"step": {"median": 2.5}, "stream": {"median": 2.9}}}, "jax.stream_over_padding"),
+        ("torch", "speed", {"over_trl": {"none": {"median": 0.96}, "stream": {"median": 1.1}}}, "torch.none_over_trl"),
+        ("torch", "speed", {"over_trl": {"none": {"median": 1.1}, "stream": {"median": 0.99}}}, "torch.stream_over_trl"),
+        ("torch", "compiled", {"loss_difference": 2e-5}, "torch.compiled_loss_difference"),
+        ("torch", "speed", {"loss_difference": 2e-3}, "torch.loss_difference_to_trl"),
+        ("torch", "speed", {"over_none": {"stream": {"median": 0.9}}}, "torch.stream_over_none"),
+        ("jax", "speed", {"over_none": {"stream": {"median": 0.9}}}, "jax.stream_over_none"),
         ("torch", "speed", {"packing_efficiency": {"stream": 0.97}}, "torch.stream_efficiency"),
         ("jax", "speed", {"over_seed_recipe": {"stream": {"median": 3.9}}}, "jax.stream_over_seed_recipe"),
         ("jax", "speed", {"gradient_difference": 2e-4}, "jax.gradient_difference_to_seed_recipe"),
