@@ -94,12 +94,12 @@ def test_both_frameworks_compute_the_same_bits() -> None:
     random = np.random.default_rng(0)
     row_keys, positions = random.integers(0, 1 << 32, 300, np.uint32), random.integers(0, 9999, 300, np.int32)
     masks = LoraMasks(["a", "b"], seed=5, on_cpu=True)
-    masks.start(7, row_keys, positions, "cpu")
     masks.block = 1000  # fewer rows at once than there are
     for first, count in ((0, 577), (0, 578), (101, 200), (64, 64)):
         given = torch.ones(300, count)
         ours = LoraDropout(masks, "b", 0.3, 0, first + count if not first else 900)
         theirs = LoraDropout(masks, "b", 0.3, first, count)
+        masks.start(7, row_keys, positions, "cpu")
         tokens = token_words(jnp.asarray(row_keys), jnp.asarray(positions).astype(jnp.uint32))
         one, other = module_words(tokens, jnp.asarray(module_keys(["b"])[0] ^ step_key(5, 7)))
         features = jnp.arange(first, first + count, dtype=jnp.uint32)

@@ -167,31 +167,43 @@ def test_rematerialization_keeps_less_and_changes_nothing(folder: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("settings", [{}, {"remat": "layer", "dropout": 0.1}], ids=["plain", "remat and dropout"])
+@pytest.mark.parametrize(
+    ("folder", "settings"),
+    [("llama", {}), ("llama", {"remat": "layer", "dropout": 0.1}), ("gemma4", {})],
+    indirect=["folder"],
+)
 def test_compiled_layers_compute_what_they_compute_eagerly(folder: Path, settings: dict[str, Any]) -> None:
     """At any width, packed and not; another width is no other program."""
-    made = rows(4)
     torch.compiler.reset()
-    eager, compiled = started(folder, **settings), started(folder, compiled="layer", **settings)
-    first = [ragged(made, 1), packed(made[:3], 128)]
-    for batch in (*first, ragged(rows(4, 1), 1), packed(rows(3, 1), 120)):
+    backends = []
+    for how in ("none", "layer"):
+        setup = setup_of(folder, compiled=how, **settings)
+        backend = TorchBackend()
+        # AdamW makes as much of a gradient that is nothing but rounding as of any other: with small steps that stays small.
+        backend.init(replace(setup, optim=replace(setup.optim, learning_rate=1e-4)))
+        backends.append(backend)
+    eager, compiled = backends
+    made, programs = rows(4), []
+    for batch in (ragged(made, 1), packed(made[:3], 128), ragged(rows(4, 1), 1), packed(rows(3, 1), 120)):
         expected, found = eager.step(batch), compiled.step(batch)
         assert (found.loss, found.grad_norm) == pytest.approx((expected.loss, expected.grad_norm), rel=1e-5)
-        assert compiled.evaluate(batch).loss == pytest.approx(eager.evaluate(batch).loss, rel=1e-5)
-        if batch is first[-1]:
-            programs = counters["stats"]["unique_graphs"]
-    assert counters["stats"]["unique_graphs"] == programs > 0
-    before, theirs, ours = started(folder).export(), eager.export(), compiled.export()
-    learnt = np.sqrt(sum(np.square(theirs[name] - before[name]).sum() for name in theirs))
-    assert np.sqrt(sum(np.square(theirs[name] - ours[name]).sum() for name in theirs)) < 1e-4 * learnt
+        programs.append(counters["stats"]["unique_graphs"])
+    assert 0 < programs[0] < programs[1] == programs[2] == programs[3]
+    theirs, ours = moments(eager), moments(compiled)
+    apart = np.sqrt(sum((theirs[name] - ours[name]).square().sum().item() for name in theirs))
+    assert apart < 1e-5 * np.sqrt(sum(one.square().sum().item() for one in theirs.values()))
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("folder", ["llama"], indirect=True)
 def test_a_layer_that_cannot_be_compiled_says_what_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
+    torch.compiler.reset()
     cpp_compiler_search.cache_clear()
-    with pytest.raises(InputError, match=r"backend\.compile=layer.*Set backend\.compile=none, or install"):
+    with (
+        torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",)}),
+        pytest.raises(InputError, match=r"backend\.compile=layer.*Set backend\.compile=none or install"),
+    ):
         started(folder, compiled="layer").step(batch_of(rows(2), 2))
     cpp_compiler_search.cache_clear()
 

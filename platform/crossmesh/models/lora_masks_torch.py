@@ -1,7 +1,7 @@
 """LoRA dropout on torch: the masks of `lora_masks.py`, computed on int32 tensors, whose products wrap as uint32's do.
 
-One `LoraMasks` holds the words of a micro-batch's tokens for all modules of a model; it is filled before the forward pass and holds
-through the backward pass, where checkpointed layers ask again.
+One `LoraMasks` makes the words of a micro-batch's tokens for all modules of a model before the forward pass, and they stay through the
+backward pass, where checkpointed layers ask again. To `torch.compile` a mask is one operation of tensors, whatever the module.
 """
 
 from collections.abc import Sequence
@@ -25,40 +25,52 @@ def mask_words(*, on_cpu: bool) -> int:
 
 
 class LoraMasks:
-    """The words of the tokens at hand, by module."""
+    """Gives every module the words of the tokens at hand."""
 
     def __init__(self, names: Sequence[str], seed: int, *, on_cpu: bool) -> None:
-        self.index = {name: index for index, name in enumerate(names)}
         self.block = mask_words(on_cpu=on_cpu)
+        self._index = {name: index for index, name in enumerate(names)}
         self._keys, self._seed = module_keys(names), seed
-        self._first = self._second = torch.empty(0)
+        self._users: list[LoraDropout] = []
+
+    def join(self, dropout: "LoraDropout") -> None:
+        """Give `dropout` its words from the next start on."""
+        self._users.append(dropout)
 
     def start(self, step: int, row_keys: npt.NDArray[np.uint32], positions: npt.NDArray[np.int32], device: str) -> None:
-        """Compute the words of a micro-batch's tokens in every module, two int32 [modules, tokens]."""
+        """Compute the words of a micro-batch's tokens in every module, two int32 [tokens] each."""
         salts = torch.from_numpy(mix(self._keys ^ step_key(self._seed, step)).view(np.int32)).to(device)
         keys, places = (torch.from_numpy(array.reshape(-1).view(np.int32)).to(device) for array in (row_keys, positions))
         tokens = _mixed(keys + places * _GOLDEN)
-        self._first = _mixed(tokens ^ salts[:, :1])
-        self._second = _mixed(tokens + salts[:, 1:])
+        first, second = _mixed(tokens ^ salts[:, :1]), _mixed(tokens + salts[:, 1:])
+        for user in self._users:
+            user.first_words, user.second_words = first[self._index[user.name]], second[self._index[user.name]]
 
-    def dropped(self, module: int, features: Tensor, odd: int, count: int, below: int) -> Tensor:
-        """Which of `count` features of each token are dropped, bool [tokens, count].
 
-        `features` are the mixed numbers of the words that hold them, int32 [words]; with `odd` they begin with the second half of a word.
-        """
-        first, second = self._first[module], self._second[module]
-        found = torch.empty((len(first), count), dtype=torch.bool, device=first.device)
-        rows = max(1, self.block // len(features))
-        for start in range(0, len(first), rows):
-            own = slice(start, start + rows)
-            words = first[own, None] ^ features
-            words.mul_(_FIRST)
-            words.bitwise_xor_(_shifted(words, 15)).bitwise_xor_(second[own, None]).mul_(_SECOND)
-            words.bitwise_xor_(_shifted(words, 16))
-            # The low half of a word is the even feature, as memory has it; signed, the bits are as evenly spread.
-            bits = words.view(torch.int16)[:, odd : odd + count]
-            torch.lt(bits, below, out=found[own])
-        return found
+@torch.library.custom_op("crossmesh::lora_dropped", mutates_args=())  # type: ignore[untyped-decorator]
+def _dropped(first: Tensor, second: Tensor, features: Tensor, odd: int, count: int, below: int, block: int) -> Tensor:
+    """Which of `count` features of each token are dropped, bool [tokens, count], from a module's words of the tokens.
+
+    `features` are the mixed numbers of the words that hold them, int32 [words]; with `odd` they begin with the second half of a word.
+    `block` words are computed at once.
+    """
+    found = torch.empty((len(first), count), dtype=torch.bool, device=first.device)
+    rows = max(1, block // len(features))
+    for start in range(0, len(first), rows):
+        own = slice(start, start + rows)
+        words = first[own, None] ^ features
+        words.mul_(_FIRST)
+        words.bitwise_xor_(_shifted(words, 15)).bitwise_xor_(second[own, None]).mul_(_SECOND)
+        words.bitwise_xor_(_shifted(words, 16))
+        # The low half of a word is the even feature, as memory has it; signed, the bits are as evenly spread.
+        bits = words.view(torch.int16)[:, odd : odd + count]
+        torch.lt(bits, below, out=found[own])
+    return found
+
+
+@_dropped.register_fake  # type: ignore[untyped-decorator]
+def _dropped_shape(first: Tensor, _second: Tensor, _features: Tensor, _odd: int, count: int, _below: int, _block: int) -> Tensor:
+    return first.new_empty((first.shape[0], count), dtype=torch.bool)
 
 
 class LoraDropout(nn.Module):
@@ -68,10 +80,15 @@ class LoraDropout(nn.Module):
     """
 
     features: Tensor
+    first_words: Tensor
+    """Of the tokens at hand, with `second_words`; set by `LoraMasks.start`."""
+    second_words: Tensor
 
     def __init__(self, masks: LoraMasks, name: str, probability: float, first: int, count: int) -> None:
         super().__init__()
         self.masks, self.name, self.probability, self.first, self.count = masks, name, probability, first, count
+        self.below, self.block = threshold(probability) - _HALF, masks.block
+        masks.join(self)
         words = np.arange(first // 2, (first + count + 1) // 2, dtype=np.uint32)
         self.register_buffer("features", torch.from_numpy(mix(words).view(np.int32)), persistent=False)
 
@@ -84,8 +101,8 @@ class LoraDropout(nn.Module):
         """`activation` [..., count] with features dropped and the others scaled up, as `nn.Dropout` does."""
         if not self.training:
             return activation
-        module = self.masks.index[self.name]
-        dropped = self.masks.dropped(module, self.features, self.first % 2, self.count, threshold(self.probability) - _HALF)
+        odd = self.first % 2
+        dropped = _dropped(self.first_words, self.second_words, self.features, odd, self.count, self.below, self.block)
         result: Tensor = _Drop.apply(activation, dropped.view(activation.shape), scale(self.probability))
         return result
 

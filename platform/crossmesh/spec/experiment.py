@@ -122,6 +122,11 @@ class ExperimentSpec:
                 f"backend.compile={self.backend.compile} belongs to backend.name=torch; the jax backend always compiles the whole step. "
                 "Allowed with jax: none."
             )
+        if self.backend.compile != "none" and self.backend.remat == "dots":
+            raise InputError(
+                f"backend.compile={self.backend.compile} with backend.remat=dots: a compiled layer hides the matrix products that dots "
+                "keeps. Allowed: backend.remat=layer or none, or backend.compile=none."
+            )
         needs: dict[str, type[Device]] = {"splash": Tpu, "flex": Gpu, "flash": Gpu}
         wanted = needs.get(self.attention)
         if wanted and not isinstance(self.hardware.slice.device, wanted):

@@ -1,7 +1,7 @@
 """`torch.compile` of the decoder layers: one region, compiled once for all layers of a kind, at any number of tokens.
 
-Embedding, loss head and optimizer stay as they are: they are few operations, or our own. What FSDP does before and after a layer lies
-outside the region, what remat computes again within it.
+Embedding, loss head and optimizer stay as they are: they are few operations, or our own. What FSDP does before and after a layer, and
+remat around it, lies outside the region.
 """
 
 import functools
@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._dynamo.exc import BackendCompilerFailed
+from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
 
 from crossmesh.errors import InputError
-from crossmesh.models.lora_masks_torch import LoraDropout
 
 _VARIANTS = 64
 """Programs of one layer's code: kinds of layer, masks, training or evaluation. Beyond torch's own limit of 8 it would go on uncompiled."""
@@ -24,23 +23,26 @@ _VARIANTS = 64
 def compile_layers(layers: nn.ModuleList, cache: Path) -> None:
     """Make the forward passes of `layers` compiled ones; they are compiled when they are first called, and kept in the folder `cache`.
 
-    A layer that cannot be compiled raises `InputError` then.
+    A layer that cannot be compiled as a whole raises `InputError` then: it would run as before, only slower.
     """
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _VARIANTS)
-    for module in layers.modules():
-        if isinstance(module, LoraDropout):  # Its masks are made block by block, which would be unrolled for every length anew.
-            module.forward = torch.compiler.disable(module.forward)  # type: ignore[method-assign]
     for layer in layers:
-        layer.forward = functools.partial(_call, torch.compile(layer.forward, dynamic=True))
+        layer.forward = functools.partial(_call, torch.compile(layer.forward, dynamic=True, fullgraph=True))
 
 
 def _call(compiled: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     try:
         return compiled(*arguments, **options)
     except BackendCompilerFailed as error:
-        reason = str(error.inner_exception).strip().partition("\n")[0]
-        raise InputError(
-            f"backend.compile=layer: torch could not compile a decoder layer ({type(error.inner_exception).__name__}: {reason}). "
-            "Set backend.compile=none, or install what is missing: a C++ compiler and Python's headers."
-        ) from error
+        raise _refused(error.inner_exception, " or install what is missing: a C++ compiler and Python's headers") from error
+    except TorchDynamoException as error:
+        raise _refused(error) from error
+
+
+def _refused(cause: Exception, instead: str = "") -> InputError:
+    reason = str(cause).strip().partition("\n")[0]
+    return InputError(
+        f"backend.compile=layer: torch could not compile a decoder layer ({type(cause).__name__}: {reason}). "
+        f"Set backend.compile=none{instead}."
+    )

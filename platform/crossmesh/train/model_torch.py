@@ -106,9 +106,9 @@ def assemble(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> 
         _adapt(base, setup, modules)
         masks = _mask(base, setup, modules, on_cpu=ranks.device == "cpu")
     layers = base.get_submodule(f"{architecture.prefix}layers")
-    _rematerialize(layers, setup.remat, largest_rank(modules))
     if setup.compile == "layer":
         compile_layers(layers, setup.cache)
+    _rematerialize(layers, setup.remat, largest_rank(modules))
     apply_tensor_parallel(base, architecture, ranks)
     axes = {_export_name(name): tp_axis(parameter) for name, parameter in base.named_parameters()}
     model = LossModel(base, architecture, ranks, masks)

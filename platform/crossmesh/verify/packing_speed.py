@@ -62,7 +62,7 @@ def speed(backend_name: str, folder: Path, cache: Path, scratch: Path, sizes: Sp
     contenders: dict[str, _Contender] = {mode: _Batches(train, _batches(plans[mode], rows, sizes.limit), turns[mode]) for mode in MODES}
     measured: dict[str, Any] = {}
     if backend_name == "jax":
-        padded = [replace(plan, widths=()) for plan in plans["none"]]  # As the recipe does.
+        padded = _at_full_length(plans["none"])  # As the recipe does.
         recipe, measured = _seed_recipe(folder, cache, sizes, {**plans, "none": padded}, rows)
         contenders[SEED_RECIPE] = _Batches(recipe, _batches(padded, rows, sizes.limit), sizes.steps)
     else:
@@ -78,7 +78,8 @@ def speed(backend_name: str, folder: Path, cache: Path, scratch: Path, sizes: Sp
         "tokens_per_s": {name: median(values) for name, values in rates.items()},
         "over_none": {mode: ratio(rates[mode], rates["none"]).figures() for mode in ("step", "stream")},
         "over_seed_recipe": {mode: ratio(rates[mode], rates[SEED_RECIPE]).figures() for mode in MODES if SEED_RECIPE in rates},
-        "packing_efficiency": {mode: packing_efficiency(plans[mode], lengths, sizes.limit) for mode in MODES},
+        # Of sequences of full length: how wide they are computed is another question.
+        "packing_efficiency": {mode: packing_efficiency(_at_full_length(plans[mode]), lengths, sizes.limit) for mode in MODES},
         "lengths": {"mean": sum(lengths) / len(lengths), "p99": sorted(lengths)[len(lengths) * 99 // 100], "limit": sizes.limit},
         "seconds": seconds,
     }
@@ -164,6 +165,10 @@ def _spec(backend: str, mode: str, sizes: SpeedSizes, steps: int = _STEPS) -> Ex
         optim=OptimSpec(steps=steps, learning_rate=RATE, final_fraction=1.0, warmup_steps=0, weight_decay=DECAY),
         backend=BackendSpec(backend),
     )
+
+
+def _at_full_length(plans: Sequence[StepPlan]) -> list[StepPlan]:
+    return [replace(plan, widths=()) for plan in plans]
 
 
 def _batches(plans: Sequence[StepPlan], rows: Sequence[Row], limit: int) -> Iterator[PackedBatch]:

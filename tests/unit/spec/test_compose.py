@@ -142,6 +142,7 @@ def test_micro_batch_is_a_ranks_whole_share_unless_named(hardware, micro, accumu
         (("lora=none", "model.quantization=nf4"), ["model.quantization=nf4", "lora.rank=0", "cannot be trained"]),
         (("lora=none", "lora.dropout=0.1"), ["lora.dropout=0.1", "lora.rank=0"]),
         (("backend=jax", "backend.compile=layer"), ["backend.compile=layer", "always compiles the whole step", "Allowed with jax: none"]),
+        (("backend.compile=layer", "backend.remat=dots"), ["backend.compile=layer", "backend.remat=dots", "backend.remat=layer or none"]),
         (("backend=jax", "backend.attention=splash"), ["backend.attention=splash", "TPU hardware only", "Allowed there: plain, auto"]),
         (("hardware=gpu_2xh100", "hardware.cpu_devices=2"), ["hardware.cpu_devices=2", "splits a CPU only"]),
         (("hardware.cpu_devices=4", "mesh.fsdp=3"), ["3 places for 4 devices"]),
