@@ -122,12 +122,12 @@ VARIABLES = (
     Variable("VLLM_CPU_OMP_THREADS_BIND", "set", "nobind: threads of a CPU engine move between cores; vLLM would bind each to one."),
     Variable("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "set", "0: adapters are loaded by our routes, which check them; vLLM's take any path."),
     Variable("VLLM_CACHE_ROOT", "set", "serve.compile_cache: what an engine compiles outlives its node."),
+    Variable("VLLM_XLA_CACHE_PATH", "set", "The same for a TPU engine."),
     Variable(
         "TORCHINDUCTOR_CACHE_DIR",
         "both",
         "backend.compile=layer: what torch compiles is kept in the cache of storage.root, or where this says.",
     ),
-    Variable("VLLM_XLA_CACHE_PATH", "set", "The same for a TPU engine."),
     Variable("VLLM_NO_USAGE_STATS", "set", "1: vLLM sends no usage report."),
     Variable("MALLOC_MMAP_THRESHOLD_", "set", "1 GiB: a CPU engine keeps its freed memory, because fresh pages cost a tenth of its time."),
     Variable("MALLOC_TRIM_THRESHOLD_", "set", "1 GiB: the same."),
