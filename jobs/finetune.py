@@ -12,7 +12,7 @@ from crossmesh.interpreter import require_packages
 require_packages()
 
 from crossmesh.console import Console
-from crossmesh.spec.command_line import command
+from crossmesh.spec.command_line import command, given, where_given
 from crossmesh.spec.compose import Job, SweptJob, run_job
 from crossmesh.spec.repeats import check_repeats
 from crossmesh.spec.sweep import SweepKeys
@@ -63,7 +63,8 @@ def run(job: Job[FinetuneKeys]) -> None:
             add_repeats(tracker, spec, [tracker.run(trial.run_id)], job.keys.repeats, job.keys.repeat_steps, console.say)
     console.result(f"{spec.name}: {spec.backend_name}", values_of(spec, trial), job.keys.output)
     if not spec.lora.full:
-        console.say(f"next: python jobs/evaluate.py serve.adapters=[mine:{trial.run_id}], or jobs/serve.py with the same key")
+        served = [*given("experiment=", "model=", "model."), f"serve.adapters=[mine:{trial.run_id}]", *where_given()]
+        console.say(f"next: {command('python jobs/evaluate.py', served)}, or jobs/serve.py with the same keys")
 
 
 def sweep(points: Sequence[SweptJob[FinetuneKeys]]) -> None:

@@ -18,6 +18,7 @@ from crossmesh.models.layers_jax import Settings
 from crossmesh.models.nf4_jax import LEVELS, dense
 from crossmesh.models.targets import projections
 from crossmesh.models.weights import fetch_model
+from crossmesh.spec.training import FAMILIES as KNOWN_FAMILIES
 from crossmesh.spec.training import LoraSpec, ModelSpec
 
 pytestmark = pytest.mark.integration
@@ -35,7 +36,8 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> functools.partial[
     storage = tmp_path_factory.mktemp("nf4")
 
     def fetch(name: str) -> Path:
-        return fetch_model(ModelSpec(family=name.partition("_")[0], weights=f"random://tiny_{name}@0"), storage).path
+        family = name if name in KNOWN_FAMILIES else name.partition("_")[0]
+        return fetch_model(ModelSpec(family=family, weights=f"random://tiny_{name}@0"), storage).path
 
     return functools.partial(fetch)
 

@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
+
+from crossmesh.evaluate.paired import holm
 
 FEWEST_RUNS = 3
 """Runs of each that a verdict on speed needs."""
+_LEVEL = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,11 @@ class Margin:
         interval = f" ({_percent(self.low)} to {_percent(self.high)})" if self.low is not None and self.high is not None else ""
         return f"{_percent(self.value)}{unit}{interval}"
 
+    def leads(self, *, higher: bool = True) -> bool:
+        """Whether the lead over the other is more than chance; `higher`: the larger value is the better one."""
+        ahead = self.value > 0 if higher else self.value < 0
+        return bool(self.shown) and ahead and (self.p_value is None or self.p_value < _LEVEL)
+
 
 def _percent(value: float) -> str:
     return f"{100 * value:+,.1f}" if abs(value) < 10 else f"{100 * value:+,.0f}"
@@ -84,6 +92,22 @@ def relative_change(one: Estimate, other: Estimate) -> Margin:
     low = middle - math.hypot(math.log(one.value / mine[0]), math.log(others[1] / other.value))
     high = middle + math.hypot(math.log(mine[1] / one.value), math.log(other.value / others[0]))
     return Margin(value, math.expm1(low), math.expm1(high), method="from the intervals of both")
+
+
+def closest_rival(margins: Sequence[Margin], *, higher: bool = True) -> tuple[int, Margin]:
+    """Return which margin of the best over its rivals decides whether it is the best, its p-value corrected for all of them (Holm).
+
+    It is the first one that is no lead by more than chance, or the first where all are.
+
+    Args:
+        margins: of the best over each rival, the next best one first.
+        higher: whether the larger value is the better one.
+    """
+    if any(margin.p_value is not None for margin in margins):
+        p_values = holm([1.0 if margin.p_value is None else margin.p_value for margin in margins])
+        margins = [replace(margin, p_value=p_value) for margin, p_value in zip(margins, p_values, strict=True)]
+    index = next((index for index, margin in enumerate(margins) if not margin.leads(higher=higher)), 0)
+    return index, margins[index]
 
 
 def rate_of_runs(rates: Sequence[float]) -> Estimate:

@@ -14,11 +14,11 @@ from crossmesh.files import canonical_json, digest_text, write_json
 from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, check_evaluation, evaluate_models
 from crossmesh.plan.gate import announced, gate_serving, gate_training
 from crossmesh.plan.planner import own_planner
-from crossmesh.report.comparing import where_given
 from crossmesh.report.prices import rent
 from crossmesh.report.stored import repeats_of
 from crossmesh.report.variants import EMULATED_RENT, Results, RunRecord, TrainingSummary, Variant, answers_of, scores_of
 from crossmesh.report.write import Report, make_report
+from crossmesh.spec.command_line import where_given
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.repeat import Repeats
 from crossmesh.sweep.trial import Trial, fetch, prepare, run_trial

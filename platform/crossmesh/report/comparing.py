@@ -1,7 +1,6 @@
 """A comparison from selection to files: which runs, their report in a folder and in MLflow. What the report says is decided elsewhere."""
 
 import gc
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from crossmesh.report.selection import Selection, experiment_runs, find_run, nam
 from crossmesh.report.stored import stored_variants
 from crossmesh.report.variants import Results
 from crossmesh.report.write import JSON_NAME, Report, make_report
+from crossmesh.spec.command_line import where_given
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.tracker import Tracker
 
@@ -108,11 +108,6 @@ def compare_runs(
             return Done(report, page, found.run_id)
         run_id = keeper.keep(Kept(selection.title, identity, str(page.parent), len(selection.runs), command))
     return Done(report, page, run_id)
-
-
-def where_given() -> tuple[str, ...]:
-    """The arguments of this job that say where its runs are kept."""
-    return tuple(one for one in sys.argv[1:] if one.startswith(("storage.root=", "tracking.uri=", "tracking.experiment=")))
 
 
 def _file_name(title: str) -> str:

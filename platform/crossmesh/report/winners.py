@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-from crossmesh.evaluate.estimates import FEWEST_RUNS, Margin, change_over_rounds, difference, relative_change
-from crossmesh.evaluate.paired import compare_counts, holm
+from crossmesh.evaluate.estimates import FEWEST_RUNS, Margin, change_over_rounds, closest_rival, difference, relative_change
+from crossmesh.evaluate.paired import compare_counts
 from crossmesh.report.comparable import Comparison
 from crossmesh.report.quantity import COST, EVALUATION, HIGHER, LOSS, NEITHER, SERVED, Quantity
 from crossmesh.report.variants import Results, Variant
@@ -31,8 +31,9 @@ class Winner:
     """All that were compared."""
     best: str
     second: str
+    """The next best, or the first one over which the best has no lead by more than chance."""
     margin: Margin
-    """Of the best over the second."""
+    """Of the best over `second`."""
     verdict: str
     """`EQUAL`, `UNDECIDED`, `SHOWN`, `ONE_RUN` where there are too few repeats, or `SINGLE` where there is no interval to judge by."""
     matters: str = ""
@@ -100,27 +101,29 @@ def _winner(quantity: Quantity, names: list[str], variants: Mapping[str, Variant
     if len(finite) < 2:
         return None
     ordered = sorted(finite, key=lambda name: sign * quantity.estimates[name].value)
-    best, second = ordered[:2]
+    best = ordered[0]
     size, words = smallest(quantity, matters)
     if timed_once(quantity):
         return _raced(quantity, tuple(finite), ordered, variants, (size, words))
-    margin = _won_by(quantity, ordered, variants)
+    rival, margin = _won_by(quantity, ordered, variants)
     candidates = len(_picked_from(finite, variants))
-    return Winner(quantity, tuple(finite), best, second, margin, _verdict(margin, size), words, candidates=candidates)
+    return Winner(quantity, tuple(finite), best, rival, margin, _verdict(margin, size), words, candidates=candidates)
 
 
-def _won_by(quantity: Quantity, ordered: Sequence[str], variants: Mapping[str, Variant]) -> Margin:
-    """The margin of the first over the second, with a p-value corrected for all that the first was picked from."""
+def _won_by(quantity: Quantity, ordered: Sequence[str], variants: Mapping[str, Variant]) -> tuple[str, Margin]:
+    """The closest rival of the first, and the margin over it with a p-value corrected for all that the first was picked from."""
     best, second = ordered[:2]
     if quantity.key == LOSS:
-        return absolute(quantity, best, second)
+        return second, absolute(quantity, best, second)
     margin = margin_of(quantity, variants[best], variants[second])
-    if margin.low is None or len(ordered) == 2:
-        return margin
-    others = [margin_of(quantity, variants[best], variants[name]) for name in _picked_from(ordered, variants)[2:]]
-    if not others:
-        return margin
-    return replace(margin, p_value=holm([_p_value(one) for one in (margin, *others)])[0])
+    rivals = [second, *(name for name in _picked_from(ordered, variants) if name not in (best, second))]
+    if margin.low is None or len(rivals) == 1:
+        return second, margin
+    margins = [margin_of(quantity, variants[best], variants[name]) for name in rivals]
+    index, closest = closest_rival(
+        [replace(one, p_value=_p_value(one)) for one in margins if one.low is not None], higher=quantity.better == HIGHER
+    )
+    return [name for name, one in zip(rivals, margins, strict=True) if one.low is not None][index], closest
 
 
 def _picked_from(names: Sequence[str], variants: Mapping[str, Variant]) -> list[str]:
@@ -149,13 +152,13 @@ def _raced(
         return Winner(quantity, names, best, second, once, ONE_RUN, words, "one run each")
     rounds = {name: common_rounds(variants[best], variants[name]) for name in ordered[1:]}
     short = [name for name in ordered[1:] if len(rounds[name]) < FEWEST_RUNS]
-    margins = {name: _over_rounds(quantity, variants[best], variants[name]) for name in ordered[1:] if rounds[name]}
-    margin = margins.get(second, Margin(quantity.estimates[best].value / quantity.estimates[second].value - 1))
     if short:
-        return Winner(quantity, names, best, second, Margin(margin.value), ONE_RUN, words, _lacking(variants, (best, *short)))
-    p_values = holm([one.p_value if one.p_value is not None else 1.0 for one in margins.values()])
-    margin = replace(margin, p_value=p_values[list(margins).index(second)])
-    return Winner(quantity, names, best, second, margin, _verdict(margin, size), words, candidates=len(names))
+        once = Margin(quantity.estimates[best].value / quantity.estimates[second].value - 1)
+        over = _over_rounds(quantity, variants[best], variants[second]) if rounds[second] else once
+        return Winner(quantity, names, best, second, Margin(over.value), ONE_RUN, words, _lacking(variants, (best, *short)))
+    margins = [_over_rounds(quantity, variants[best], variants[name]) for name in ordered[1:]]
+    index, margin = closest_rival(margins, higher=quantity.better == HIGHER)
+    return Winner(quantity, names, best, ordered[1 + index], margin, _verdict(margin, size), words, candidates=len(names))
 
 
 def _lacking(variants: Mapping[str, Variant], names: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ Hydra's grammar takes ASCII letters, digits and a few signs unquoted, so a path 
 
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,16 @@ def readable(arguments: Sequence[str]) -> list[str]:
             found.append(_quoted(argument))
         value_of_flag = argument in taking and taking[argument]
     return found
+
+
+def where_given() -> tuple[str, ...]:
+    """The arguments of this job that say where its runs are kept."""
+    return given("storage.root=", "tracking.uri=", "tracking.experiment=")
+
+
+def given(*prefixes: str) -> tuple[str, ...]:
+    """The arguments of this job that begin so."""
+    return tuple(one for one in sys.argv[1:] if one.startswith(prefixes))
 
 
 def unreadable(argument: str) -> InputError:

@@ -4,11 +4,10 @@ A loss is exact; a rate, and a cost that follows from it, is decided over interl
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
-from crossmesh.evaluate.estimates import FEWEST_RUNS, Margin, change_over_rounds
-from crossmesh.evaluate.paired import holm
+from crossmesh.evaluate.estimates import FEWEST_RUNS, Margin, change_over_rounds, closest_rival, rate_of_runs
 from crossmesh.spec.verdicts import MattersSpec
 from crossmesh.sweep.state import DONE, SKIPPED, Point
 
@@ -16,7 +15,6 @@ _NAMED = 5
 """Most trials that are named as equal."""
 _GROUPS = 3
 """Most groups of trials that learnt the same whose rates are judged; `jobs/compare.py` has all."""
-_LEVEL = 0.05
 
 Rates = Mapping[str, Mapping[tuple[str, str], float]]
 """By MLflow run: the rates of its sound repeats, by round and number of steps."""
@@ -34,6 +32,8 @@ class Verdict:
     decided: bool
     """Whether it is better than all others by a difference that matters and is more than chance."""
     words: str
+    repeats: bool = False
+    """Whether repeats of the trials would decide it."""
 
 
 @dataclass(frozen=True)
@@ -93,26 +93,34 @@ def _of_loss(points: Sequence[Point], matters: MattersSpec, kinds_of_rows: int) 
 
 def _timed(quantity: str, ranked: Sequence[tuple[float, Point]], rates: Rates, percent: float) -> Verdict:
     """The verdict on a rate or a cost: over the rounds that the best has in common with each of the others, Holm-corrected."""
+    if all(len(rates.get(point.run_id, {})) >= FEWEST_RUNS for _, point in ranked):
+        higher = quantity == "tokens/s"
+        ranked = sorted(((_over_repeats(quantity, point, rates), point) for _, point in ranked), key=lambda one: one[0], reverse=higher)
     value, best = ranked[0]
-    second = ranked[1][1]
     amount = f"{value:,.0f}" if quantity == "tokens/s" else f"{value:.4f}"
     head = f"{_name(best)} with {amount} {quantity}"
     margins = [_margin(quantity, best, other, rates) for _, other in ranked[1:]]
     if any(margin.shown is None for margin in margins):
         rounds = "one run each" if not any(rates.get(point.run_id) for _, point in ranked) else f"fewer than {FEWEST_RUNS} repeats of each"
-        leads = f"first is {head}, {_percent(abs(ranked[1][0] / value - 1))} ahead of {_name(second)}"
-        return Verdict(quantity, _name(best), value, decided=False, words=f"not decided: {rounds}; {leads}")
-    p_values = holm([margin.p_value if margin.p_value is not None else 1.0 for margin in margins])
-    first, p_value = margins[0], p_values[0]
-    interval = f"{_percent(first.value)} ({_percent(first.low or 0.0)} to {_percent(first.high or 0.0)})"
+        leads = f"first is {head}, {_percent(abs(ranked[1][0] / value - 1))} ahead of {_name(ranked[1][1])}"
+        return Verdict(quantity, _name(best), value, decided=False, words=f"not decided: {rounds}; {leads}", repeats=True)
+    index, margin = closest_rival(margins)
+    low, high = margin.low or 0.0, margin.high or 0.0
     corrected = f", Holm-corrected for {len(margins)} comparisons" if len(margins) > 1 else ""
-    shown = f"{interval} ahead of {_name(second)}, p = {p_value:.2g}{corrected}"
-    small = abs(first.value) < percent / 100
-    if small and (first.shown or max(abs(first.low or 0.0), abs(first.high or 0.0)) <= percent / 100):
+    interval = f"{_percent(margin.value)} ({_percent(low)} to {_percent(high)})"
+    shown = f"{interval} ahead of {_name(ranked[index + 1][1])}, p = {margin.p_value:.2g}{corrected}"
+    small = abs(margin.value) < percent / 100
+    if small and (margin.shown or max(abs(low), abs(high)) <= percent / 100):
         return Verdict(quantity, _name(best), value, decided=False, words=f"equal within {percent:g}%: {head}, {shown}")
-    if first.shown and first.value > 0 and p_value < _LEVEL:
+    if margin.leads():
         return Verdict(quantity, _name(best), value, decided=True, words=f"best is {head}, {shown}")
     return Verdict(quantity, _name(best), value, decided=False, words=f"no difference shown: {head}, {shown}")
+
+
+def _over_repeats(quantity: str, point: Point, rates: Rates) -> float:
+    """The rate or the cost of a trial as all its repeats give it."""
+    mean = replace(point, tokens_per_s=rate_of_runs(list(rates[point.run_id].values())).value)
+    return mean.tokens_per_s or 0.0 if quantity == "tokens/s" else _usd_per_million(mean)
 
 
 def _margin(quantity: str, best: Point, other: Point, rates: Rates) -> Margin:

@@ -18,6 +18,8 @@ from crossmesh.console import Console
 from crossmesh.errors import BudgetReachedError, InputError, RejectedError
 from crossmesh.evaluate.estimates import FEWEST_RUNS
 from crossmesh.plan.planner import own_planner
+from crossmesh.spec.command_line import command as command_line
+from crossmesh.spec.command_line import where_given
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.verdicts import MattersSpec
 from crossmesh.sweep.best import Learnt, Verdict, best_words, leaders, verdicts
@@ -45,6 +47,7 @@ from crossmesh.sweep.state import (
 from crossmesh.sweep.trial import StoppedEarlyError
 from crossmesh.sweep.view import SweepView, last_table
 from crossmesh.sweep.work import Workload
+from crossmesh.track.client import TrackingError
 from crossmesh.track.repeats import repeats_by_run, sound_rates
 from crossmesh.track.tracker import TAG_DATA, TAG_SCIENCE, Tracker
 
@@ -82,18 +85,28 @@ def run_sweep(request: Request, workload: Workload, command: str, adaptive: Adap
         values["equal"] = [one.label for one in leaders(ranked, adaptive.metric, matters)]
         console.say(words)
     elif not adaptive:
-        repeats = {run_id: sound_rates(runs) for run_id, runs in repeats_by_run(tracker).items()}
-        learnt = {run.run_id: Learnt(run.tags.get(TAG_SCIENCE, ""), run.tags.get(TAG_DATA, "")) for run in tracker.children(state.run_id)}
-        found = verdicts(state.points, matters, learnt, repeats)
+        found = _verdicts(state, matters, tracker, console)
         values["verdicts"] = [asdict(one) for one in found]
     console.finish(lambda: RichConsole(highlight=False).print(last_table(state)), values, request.output)
     for one in found:
         console.say(f"{one.quantity}: {one.words}")
-    if any(one.words.startswith("not decided") for one in found):
-        console.say(f"to decide it: python jobs/compare.py sweep={state.run_id} repeat={FEWEST_RUNS}")
-    console.say(f"the sweep in MLflow: {state.run_id}; compare its trials: python jobs/compare.py sweep={state.run_id}")
+    compare = [f"sweep={state.run_id}", *where_given()]
+    if any(one.repeats for one in found):
+        console.say(f"to decide it: {command_line('python jobs/compare.py', [*compare, f'repeat={FEWEST_RUNS}'])}")
+    console.say(f"the sweep in MLflow: {state.run_id}; compare its trials: {command_line('python jobs/compare.py', compare)}")
     if code:
         sys.exit(code)
+
+
+def _verdicts(state: SweepState, matters: MattersSpec, tracker: Tracker, console: Console) -> tuple[Verdict, ...]:
+    """What is known of the trials; where MLflow does not answer, nothing, which is said."""
+    try:
+        repeats = {run_id: sound_rates(runs) for run_id, runs in repeats_by_run(tracker).items()}
+        learnt = {run.run_id: Learnt(run.tags.get(TAG_SCIENCE, ""), run.tags.get(TAG_DATA, "")) for run in tracker.children(state.run_id)}
+    except TrackingError as error:
+        console.say(f"which trial is best is not known: {error}")
+        return ()
+    return verdicts(state.points, matters, learnt, repeats)
 
 
 class _Sweep:

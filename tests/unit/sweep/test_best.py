@@ -84,13 +84,31 @@ def test_repeats_decide_with_an_interval_and_holm() -> None:
     assert (decided, words.partition(":")[0]) == (False, "equal within 2%")
 
 
+def test_the_best_is_the_one_that_the_repeats_show_not_the_single_run() -> None:
+    points = (point("a", rate=120.0), point("b"))
+    decided, words = said(points, repeated(a=(100.0, 101.0, 99.0), b=(110.0, 111.0, 109.0)))["tokens/s"]
+    assert decided
+    assert words.startswith("best is micro=b with 110 tokens/s, 10.0% (")
+
+
+def test_the_best_leads_every_other_one_or_the_one_that_it_does_not_lead_is_named() -> None:
+    points = (point("a", rate=120.0), point("b", rate=110.0), point("c", rate=109.0))
+    decided, words = said(points, repeated(a=(120.0, 121.0, 119.0), b=(110.0, 111.0, 109.0), c=(125.0, 126.0, 124.0)))["tokens/s"]
+    assert decided
+    assert words.startswith("best is micro=c")
+    decided, words = said(points, repeated(a=(120.0, 121.0, 119.0), b=(110.0, 111.0, 109.0), c=(80.0, 140.0, 108.0)))["tokens/s"]
+    assert not decided
+    assert words.startswith("no difference shown: micro=a with 120 tokens/s, ")
+    assert "ahead of micro=c" in words
+
+
 def test_a_cost_is_decided_over_the_same_rounds_at_each_price() -> None:
     points = (point("a", rate=120.0, usd=36.0), point("b", usd=9.0))
     rates = repeated(a=(120.0, 121.0, 119.0), b=(100.0, 101.0, 99.5))
     found = said(points, rates)
     assert found["tokens/s"][1].startswith("best is micro=a")
     assert found["USD per million tokens"] == (True, found["USD per million tokens"][1])
-    assert found["USD per million tokens"][1].startswith("best is micro=b with 25.0000 USD per million tokens, 233.9% (")
+    assert found["USD per million tokens"][1].startswith("best is micro=b with 24.9589 USD per million tokens, 233.9% (")
 
 
 def test_rates_of_other_sciences_and_of_emulated_hardware_are_no_rivals() -> None:
