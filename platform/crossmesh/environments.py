@@ -277,7 +277,7 @@ def environment(kind: str, device: Device | None = None, *, workers_per_node: in
         )
     entry = _REGISTRY[kind]
     device_type = _device_type(kind, entry, device)
-    variables = {"PYTHONPATH": _python_path(), **_EVERY_WORKER}
+    variables = {"PYTHONPATH": python_path(), **_EVERY_WORKER}
     if emulating() and kind.startswith("train/") and device_type is not Cpu:
         variables["CROSSMESH_EMULATE"] = "1"
         device_type = Cpu
@@ -314,8 +314,8 @@ def _users_first(variables: Mapping[str, str]) -> dict[str, str]:
     return {**variables, **users}
 
 
-def _python_path() -> str:
-    """The package's folder before whatever the driver already had."""
+def python_path() -> str:
+    """`PYTHONPATH` of a process that runs this package: its folder before whatever this process already has."""
     root = str(package_root())
     rest = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part and part != root]
     return os.pathsep.join([root, *rest])

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from crossmesh.bench.load import Target
-from crossmesh.environments import WorkerEnvironment, environment, package_root
+from crossmesh.environments import WorkerEnvironment, environment, python_path
 from crossmesh.errors import CrossmeshError
 from crossmesh.ports import free_port, listens_alone
 from crossmesh.serve.engine import CPU_VARIABLES, EngineSettings
@@ -87,8 +87,7 @@ def plain_server(spec: ExperimentSpec, settings: EngineSettings, log: Path) -> I
         "llm_config": dict(settings.llm_config),
         "timeout_s": spec.serve.start_timeout_s,
     }
-    path = os.pathsep.join([str(package_root()), *filter(None, [os.environ.get("PYTHONPATH")])])
-    variables = {**os.environ, "PYTHONPATH": path, "RAY_ADDRESS": "local"}
+    variables = {**os.environ, "PYTHONPATH": python_path(), "RAY_ADDRESS": "local"}
     with _process([sys.executable, "-m", "crossmesh.bench.plain"], variables, log, speaks=True) as process:
         if process.stdin is None or process.stdout is None:
             raise AssertionError("the process of the plain server has no pipes")

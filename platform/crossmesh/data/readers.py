@@ -230,7 +230,20 @@ def _read_parquet(file: Path, find: Find, also: Sequence[str]) -> Iterator[Recor
     with parquet.ParquetFile(file) as table:
         names = table.schema_arrow.names
         form, wanted = _wanted(find(names, str(file)), names, also)
+        form = replace(form, unread=tuple(name for name in form.unread if not _holds_nothing(table, name)))
         yield from _batches(file, table.iter_batches(batch_size=1024, columns=wanted), form)
+
+
+def _holds_nothing(table: Any, name: str) -> bool:
+    """Whether a column of a parquet file is null in every row: by its type, or as the file's statistics say."""
+    if str(table.schema_arrow.field(name).type) == "null":
+        return True
+    for group in (table.metadata.row_group(index) for index in range(table.metadata.num_row_groups)):
+        parts = (group.column(index) for index in range(group.num_columns))
+        found = [one.statistics for one in parts if one.path_in_schema.partition(".")[0] == name]
+        if not found or any(one is None or one.null_count != group.num_rows for one in found):
+            return False
+    return True
 
 
 def _read_arrow(file: Path, find: Find, also: Sequence[str]) -> Iterator[Record]:

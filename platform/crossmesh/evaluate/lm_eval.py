@@ -20,7 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from crossmesh.environments import environment, made_harness, package_root
+from crossmesh.environments import environment, made_harness, python_path
 from crossmesh.errors import CrossmeshError, InputError, reading
 from crossmesh.evaluate import harness_client
 from crossmesh.evaluate.harness import Progress, changed, unended
@@ -127,8 +127,7 @@ def _for_client(base_url: str, model: str, spec: EvalSpec, folder: Path) -> dict
     """Environment variables that our client inside the harness reads."""
     url = f"{base_url.rstrip('/').removesuffix('/v1')}/v1/chat/completions"
     settings = harness_client.Settings(url, model, spec.seed, spec.concurrency, str(folder))
-    path = os.pathsep.join(filter(None, (str(package_root()), os.environ.get("PYTHONPATH"))))
-    return {harness_client.VARIABLE: json.dumps(asdict(settings)), "PYTHONPATH": path}
+    return {harness_client.VARIABLE: json.dumps(asdict(settings)), "PYTHONPATH": python_path()}
 
 
 def _arguments(model: str, spec: EvalSpec, kept: Path) -> list[str]:

@@ -128,6 +128,8 @@ def _measurements(tracker: Tracker) -> Iterator[Measured]:
             if tracker.read_json(run.run_id, "records/system.json").get("emulated"):
                 continue
             spec = restore_spec(tracker.read_json(run.run_id, "records/spec.json"))
+            if spec.backend.compile != "none":  # The model knows eager steps only.
+                continue
             point = as_it_ran(training_point(spec), spec, run.metrics)
             seconds = point.filling.tokens / run.metrics[_RATE]
             read[key] = read.get(key, 0) + 1

@@ -84,7 +84,7 @@ def _packed(
     lengths: tuple[int, ...], limit: int, packing: PackingSpec, batch: int, together: int, possible: Widths
 ) -> tuple[float, float, tuple[tuple[int, float], ...]]:
     """Mean sequences, filled up to a multiple of `together`, mean real tokens of a step, and `Filling.widths`."""
-    # Unpacked, every row is seen once, so that their mean is that of the rows.
+    # Unpacked, a sample of the rows says how wide micro-batches are; the tokens of a step are known.
     steps = -(-min(len(lengths), _ROWS) // batch) if packing.mode == "none" else _STEPS
     spec = ExperimentSpec(data=DataSpec(max_length=limit), packing=packing, batch=BatchSpec(batch, 1), optim=OptimSpec(steps=steps))
     plans = plan_steps(lengths, spec)
@@ -92,7 +92,8 @@ def _packed(
     sequences = fmean(-(-len(plan.sequences) // together) * together for plan in plans)
     filled = [[sum(lengths[row] for row in rows) for rows in plan.sequences] for plan in plans]
     needed = [possible.of(max(step[start : start + together])) for step in filled for start in range(0, len(step), together)]
-    return sequences, fmean(sum(step) for step in filled), _shares(needed)
+    tokens = batch * fmean(lengths) if packing.mode == "none" else fmean(sum(step) for step in filled)
+    return sequences, tokens, _shares(needed)
 
 
 def _shares(widths: Sequence[int]) -> tuple[tuple[int, float], ...]:

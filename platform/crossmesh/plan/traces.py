@@ -64,7 +64,6 @@ class _Columns:
     time: str
     prompt: str
     output: str
-    hashes: str
     seconds: float
     """Seconds of one unit of a time that is a number; 0: only dates say when."""
     whole: bool
@@ -150,7 +149,7 @@ def _columns(names: Sequence[str]) -> _Columns:
     form = tuple(re.sub(r"[^a-z]", "", found[kind].lower()) for kind in (_TIME, _PROMPT, _OUTPUT))
     burst, mooncake = form == _BURST, form == _MOONCAKE
     by_form = _UNITS["s"] if burst else _UNITS["ms"] if mooncake else 0.0
-    return _Columns(found[_TIME], found[_PROMPT], found[_OUTPUT], found.get(_HASH, ""), unit or by_form, mooncake, burst)
+    return _Columns(found[_TIME], found[_PROMPT], found[_OUTPUT], unit or by_form, mooncake, burst)
 
 
 def _request(place: str, row: Mapping[str, Any], columns: _Columns) -> Request | None:
@@ -165,7 +164,8 @@ def _request(place: str, row: Mapping[str, Any], columns: _Columns) -> Request |
         return None
     if prompt < 1 or output < 1:
         raise ValueError(f"{place} has a prompt of {prompt} and an answer of {output} tokens")
-    return Request(_arrival(place, str(row[columns.time]), columns), prompt, output, hashes=_hashes(place, row.get(columns.hashes)))
+    hashes = next((value for name, value in row.items() if _meaning(name)[0] == _HASH), None)
+    return Request(_arrival(place, str(row[columns.time]), columns), prompt, output, hashes=_hashes(place, hashes))
 
 
 def _tokens(place: str, value: object) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from crossmesh.errors import CrossmeshError
-from crossmesh.track.tracker import TrackedRun, Tracker
+from crossmesh.track.tracker import TAG_DATA, TrackedRun, Tracker
 
 _METRIC = "data/dropped_rows"
 _RECORD = "records/rows.json"
@@ -14,9 +14,13 @@ _NAMED = 8
 def dropped_notes(tracker: Tracker, runs: Sequence[TrackedRun]) -> tuple[str, ...]:
     """A line for each way in which rows were dropped, with the trainings that it holds for."""
     found: dict[str, list[str]] = {}
+    words: dict[tuple[str, float], str] = {}  # By the rows that were kept: trials of a sweep share them.
     for run in runs:
-        if run.metrics.get(_METRIC, 0.0) > 0:
-            found.setdefault(_words(tracker, run), []).append(f"{run.name} {run.run_id[:8]}")
+        if count := run.metrics.get(_METRIC, 0.0):
+            rows = (run.tags.get(TAG_DATA) or run.run_id, count)
+            if rows not in words:
+                words[rows] = _words(tracker, run)
+            found.setdefault(words[rows], []).append(f"{run.name} {run.run_id[:8]}")
     lines = [f"Rows dropped before training, {_some(names)}: {words}." for words, names in found.items()]
     more = len(lines) - _NAMED
     return tuple(lines if more <= 0 else [*lines[:_NAMED], f"Rows were dropped in {more} more ways: {_RECORD} of each run."])

@@ -115,6 +115,8 @@ def system_settings(system: Mapping[str, Any]) -> dict[str, str]:
     found |= {f"mesh_shape.{axis}": size for axis, size in system.get("mesh", {}).items()}
     if "mode" in system.get("packing", {}):
         found["packing.mode"] = system["packing"]["mode"]
+    if system.get("backend", "torch") == "torch":
+        found["backend.compile"] = system.get("compile", "none")
     return _texts(found)
 
 

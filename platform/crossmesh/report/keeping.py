@@ -9,18 +9,20 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from crossmesh.environments import python_path
 from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.tracker import Tracker
 
+_END_S = 30.0
 KIND = "compare"
 MANY = 1000
 """From so many runs on the other process is worth its start."""
-_PLATFORM = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -59,31 +61,37 @@ class Keeper:
         self._where = json.dumps([asdict(tracking), asdict(storage)])
         self._many = runs >= MANY and not tracker.has_ui
         self._process: subprocess.Popen[str] | None = None
+        self._told = False
 
     def __enter__(self) -> Self:
         """Start the other process."""
         if self._many:
-            paths = os.pathsep.join(filter(None, [str(_PLATFORM), os.environ.get("PYTHONPATH", "")]))
             self._process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", "-m", __name__],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,
-                env={**os.environ, "PYTHONPATH": paths},
+                env={**os.environ, "PYTHONPATH": python_path()},
             )
             self._tell(self._where)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """End the other process: what it was told to keep it has kept by now, and else it has nothing to do."""
-        if self._process is not None:
+        """End the other process: it may end what it was told to keep, and else has nothing to do."""
+        if self._process is None:
+            return
+        if not self._told:
             self._process.kill()
-            self._process.communicate()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.communicate(timeout=_END_S)
+        self._process.kill()
+        self._process.wait()
 
     def keep(self, report: Kept) -> str:
         """Keep a report and return its run."""
         if self._process is not None and self._process.stdout is not None:
+            self._told = True
             self._tell(json.dumps(asdict(report)))
             if answer := self._process.stdout.readline().strip():
                 return answer

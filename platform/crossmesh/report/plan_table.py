@@ -148,7 +148,7 @@ def _spared(headings: Mapping[str, str], rows: Sequence[Mapping[str, str]], widt
     words = {key: max(map(len, heading.split()), default=0) for key, heading in headings.items()}
     sizes = {key: 3 + max(longest, *(len(row[key]) for row in rows)) for key, longest in words.items()}
     spared: list[str] = []
-    for key in _SPARED:
+    for key in (one for one in _SPARED if one in headings):
         if 5 + sum(size for name, size in sizes.items() if name not in spared) <= width:
             break
         spared.append(key)

@@ -98,6 +98,7 @@ def run_job(
     """
     register(verb, keys)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     points: list[SweptJob[Keys]] = []
     _read_arguments(verb, keys, run.__globals__["__doc__"] or "", conf)
 

@@ -333,8 +333,8 @@ class BackendSpec:
     """What the backward pass computes again instead of keeping: `none`, `layer` (all of a decoder layer but its input), `dots` (all but
     the results of matrix products). Saves memory, costs time, changes no result."""
     attention: str = AUTO
-    """Attention kernel: torch has `plain`, `sdpa`, `flex`, `flash`; jax has `plain`, `splash` (TPU). `auto`: `sdpa` on torch, `splash` on a
-    TPU, otherwise `plain`."""
+    """Attention kernel: torch has `plain`, `sdpa`, `flex`, `flash`; jax has `plain`, `splash` (TPU). `auto`: on torch `sdpa`, or
+    `plain` for models that cap attention scores; `splash` on a TPU, otherwise `plain`."""
     compile: str = "none"
     """`layer` compiles the decoder layer of a torch model by `torch.compile`, once for all layers of a kind and for every length: fewer
     passes over memory, a slower first step, results equal up to rounding. JAX always compiles the whole step."""

@@ -158,7 +158,9 @@ def test_columns_of_a_columnar_file_that_are_not_read_are_counted(tmp_path: Path
     from pyarrow import Table, parquet
 
     file = tmp_path / "rows.parquet"
-    parquet.write_table(Table.from_pylist([{"prompt": "a", "response": "b", "source": "x", "level": 3}] * 2), file)
+    row = {"prompt": "a", "response": "b", "source": "x", "level": 3, "nothing": None, "empty": None}
+    rows = Table.from_pylist([row] * 2)
+    parquet.write_table(rows.set_column(5, "empty", rows["empty"].cast("string")), file)
     assert [one.unread for one in load_conversations(DataSpec(source=str(file)), tmp_path)] == [("source", "level")] * 2
 
 

@@ -31,6 +31,7 @@ EXPECTED = [(0.0, 374, 44), (4.0, 396, 109)]
         "GeneratedTokens,TIMESTAMP,ContextTokens\n44,2023-11-16 18:15:46.6805900,374\n109,2023-11-16 18:15:50.6805900,396\n",
         "\ufeffTIMESTAMP;ContextTokens;GeneratedTokens\n2024-05-12 00:00:00.5+00:00;374;44\n2024-05-12 02:00:04.5+02:00;396;109\n",
         "arrival_s,prompt_tokens,output_tokens\n1.5,374,44\n\n5.5,396,109\n",
+        ",arrival_s,prompt_tokens,output_tokens\n0,1.5,374,44\n1,5.5,396,109\n",
         "output_tokens,prompt_tokens,arrival_ms\n44,374,1500\n109,396,5500\n",
         "arrival time (ms)\tinput tokens\toutput tokens\n1500\t374\t44\n5500\t396\t109\n",
         "Timestamp[us],ContextTokens,GeneratedTokens\n1500000,374,44\n5500000,396,109\n",
@@ -45,6 +46,13 @@ EXPECTED = [(0.0, 374, 44), (4.0, 396, 109)]
 )
 def test_columns_are_read_by_their_names_and_times_by_their_units(tmp_path: Path, text: str) -> None:
     assert rows(read(tmp_path, text)) == EXPECTED
+
+
+def test_hashes_count_wherever_a_row_has_them(tmp_path: Path) -> None:
+    without = '{"timestamp": 27000, "input_length": 374, "output_length": 44}\n'
+    found = read(tmp_path, without + '{"timestamp": 31000, "input_length": 396, "output_length": 109, "hash_ids": [46]}\n')
+    assert [one.hashes for one in found.requests] == [(), (46,)]
+    assert found.block
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York"])
