@@ -38,6 +38,7 @@ def own_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(scope="session")
-def clean_environment() -> dict[str, str]:
-    """The environment for a subprocess that runs a job as a user would."""
-    return {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "HYDRA_FULL_ERROR"}}
+def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment for a subprocess that runs a job as a user would, with a storage of its own."""
+    kept = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "HYDRA_FULL_ERROR"} and not key.startswith("RAY_")}
+    return kept | {"CROSSMESH_STORAGE": str(tmp_path_factory.mktemp("user") / "storage")}

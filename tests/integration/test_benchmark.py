@@ -49,9 +49,8 @@ def ran(checkout: Path, storage: Path, clean_environment: dict[str, str]) -> "su
         "output=json",
     ]
     code = f"import sys; sys.argv[:1] = []; sys.argv[0] = {str(checkout / 'jobs' / 'benchmark.py')!r}\n{RUN}"
-    environment = {name: value for name, value in clean_environment.items() if not name.startswith("RAY_")}
     return subprocess.run(
-        [sys.executable, "-c", code, "-", *arguments], capture_output=True, text=True, timeout=300, check=False, env=environment
+        [sys.executable, "-c", code, "-", *arguments], capture_output=True, text=True, timeout=300, check=False, env=clean_environment
     )
 
 

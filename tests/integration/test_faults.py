@@ -161,14 +161,13 @@ def start_job(checkout: Path, storage: Path, environment: dict[str, str]) -> "su
 def test_a_killed_driver_leaves_a_run_that_continues_in_mlflow_too(
     tiny: Any, checkout: Path, clean_environment: dict[str, str], tmp_path: Path
 ) -> None:
-    environment = {name: value for name, value in clean_environment.items() if not name.startswith("RAY_")}
     found: dict[str, Any] = {}
     for name, kill in (("whole", False), ("parts", True)):
         storage, temporary = tmp_path / name, Path(f"/tmp/cm-f-{os.getpid()}-{name[0]}")
         temporary.mkdir()
         tiny.write_rows(storage)
         try:
-            process = start_job(checkout, storage, environment | {"TMPDIR": str(temporary)})
+            process = start_job(checkout, storage, clean_environment | {"TMPDIR": str(temporary)})
             if kill:
                 while not list(storage.glob("trials/*/checkpoints/step-00000004")):
                     assert process.poll() is None
@@ -176,7 +175,7 @@ def test_a_killed_driver_leaves_a_run_that_continues_in_mlflow_too(
                 process.kill()
                 process.wait()
                 end_processes(temporary, grace_s=20.0, ask_s=5.0)
-                process = start_job(checkout, storage, environment | {"TMPDIR": str(temporary)})
+                process = start_job(checkout, storage, clean_environment | {"TMPDIR": str(temporary)})
             out, _ = process.communicate(timeout=300)
             assert process.returncode == 0
             result = json.loads(out.splitlines()[-1])

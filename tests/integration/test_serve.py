@@ -87,7 +87,7 @@ def expected(model: Path, adapters: dict[str, Path]) -> dict[str, list[list[int]
 def test_every_model_is_listed_by_its_own_name(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["base", "one", "two"]
     assert client.models.retrieve("two").id == "two"
-    assert [model.root for model in client.models.list()] == ["base", "one", "two"]  # type: ignore[attr-defined]  # No folder.
+    assert [model.root for model in client.models.list()] == ["base", "one", "two"]  # No folder.
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("three")
 

@@ -18,6 +18,10 @@ _Constraint = ResourceRequestUtil.PlacementConstraintType
 _CONSTRAINTS = {"STRICT_SPREAD": _Constraint.ANTI_AFFINITY, "STRICT_PACK": _Constraint.AFFINITY}
 
 
+class InfeasibleError(Exception):
+    """Ray's scheduler knows no node that could ever hold a gang."""
+
+
 @dataclass(frozen=True)
 class Gang:
     """A placement group (of one bundle for a task) as the autoscaler sees it."""
@@ -30,8 +34,7 @@ class Gang:
 def launched(config: Mapping[str, Any], *gangs: Gang) -> dict[str, int]:
     """Nodes that Ray's scheduler launches of each type for `gangs` on a cluster that has none.
 
-    Raises:
-        AssertionError: a gang can never be placed.
+    Raises `InfeasibleError` when a gang can never be placed.
     """
     loaded = AutoscalingConfig(dict(config), skip_content_hash=True)
     reply = ResourceDemandScheduler().schedule(
@@ -42,7 +45,8 @@ def launched(config: Mapping[str, Any], *gangs: Gang) -> dict[str, int]:
             gang_resource_requests=[_request(index, gang) for index, gang in enumerate(gangs)],
         )
     )
-    assert not reply.infeasible_gang_resource_requests, reply.infeasible_gang_resource_requests
+    if reply.infeasible_gang_resource_requests:
+        raise InfeasibleError(reply.infeasible_gang_resource_requests)
     return {one.instance_type: one.count for one in reply.to_launch}
 
 

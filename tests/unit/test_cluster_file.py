@@ -184,8 +184,11 @@ def test_interpreters_that_the_head_names_are_those_that_nodes_install(launcher:
             assert named["CROSSMESH_PYTHON_SERVE_VLLM_TPU"] in kinds
 
 
-def test_the_install_script_is_bash(checkout: Path) -> None:
-    assert subprocess.run(["bash", "-n", str(checkout / "requirements" / "install-node.sh")], check=False).returncode == 0
+@pytest.mark.parametrize("name", ["install-node.sh", "install-judge.sh"])
+def test_the_install_scripts_are_bash(checkout: Path, name: str) -> None:
+    script = checkout / "requirements" / name
+    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
+    assert script.stat().st_mode & 0o111
 
 
 def test_the_folder_of_cluster_files_is_no_config_group(checkout: Path) -> None:

@@ -12,7 +12,7 @@ from crossmesh.files import read_json
 from crossmesh.models.downloads import download_hub
 from crossmesh.spec.services import StorageSpec
 from crossmesh.track.client import TrackingError
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.tracker import TAG_KIND, Tracker
 
 ALLOWED = "a PEFT adapter folder, hf://owner/name[@revision], the id of an MLflow run, or the identity of a trial"
 _RUN = re.compile(r"[0-9a-f]{32}")
@@ -61,9 +61,12 @@ def _of_run(key: str, run_id: str, kept: Path, tracker: Tracker) -> Path:
     try:
         folder = tracker.download(run_id, "adapter", kept)
     except TrackingError:
-        if tracker.run(run_id).status == "FINISHED":  # It may be MLflow that is away.
+        run = tracker.run(run_id)
+        if run.status == "FINISHED" and run.tags.get(TAG_KIND) == "train":  # It may be MLflow that is away.
             raise
         folder = kept
     if not (folder / CONFIG_FILE).is_file():
-        raise InputError(f"{key}={run_id!r}: the run has no adapter. Give a run of kind train that is FINISHED.")
+        raise InputError(
+            f"{key}={run_id!r}: the run has no adapter. Give a FINISHED run of kind train that trained one (lora.rank above 0)."
+        )
     return folder

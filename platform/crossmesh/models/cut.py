@@ -54,7 +54,8 @@ def cut_config(config: Json, architecture: Architecture, layers: tuple[int, ...]
     found = {**text, "model_type": f"{config['model_type']}_text"} if isinstance(text, Mapping) else dict(config)
     for key in ("sliding_window_pattern", "_sliding_window_pattern", "max_window_layers", "architectures"):
         found.pop(key, None)
-    if any(layer.window for layer in architecture.layers) and not all(layer.window for layer in architecture.layers):
+    windowed = [bool(layer.window) for layer in architecture.layers]
+    if "layer_types" in found or (any(windowed) and not all(windowed)):
         found["layer_types"] = [f"{'sliding' if architecture.layers[one].window else 'full'}_attention" for one in layers]
     if any(layer.window for layer in architecture.layers):
         found["sliding_window"] = min(_WINDOW, *(layer.window for layer in architecture.layers if layer.window))

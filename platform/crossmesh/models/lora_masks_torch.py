@@ -47,8 +47,7 @@ class LoraMasks:
             user.first_words, user.second_words = first[self._index[user.name]], second[self._index[user.name]]
 
 
-@torch.library.custom_op("crossmesh::lora_dropped", mutates_args=())  # type: ignore[untyped-decorator]
-def _dropped(first: Tensor, second: Tensor, features: Tensor, odd: int, count: int, below: int, block: int) -> Tensor:
+def _which_dropped(first: Tensor, second: Tensor, features: Tensor, odd: int, count: int, below: int, block: int) -> Tensor:
     """Which of `count` features of each token are dropped, bool [tokens, count], from a module's words of the tokens.
 
     `features` are the mixed numbers of the words that hold them, int32 [words]; with `odd` they begin with the second half of a word.
@@ -68,9 +67,12 @@ def _dropped(first: Tensor, second: Tensor, features: Tensor, odd: int, count: i
     return found
 
 
-@_dropped.register_fake  # type: ignore[untyped-decorator]
 def _dropped_shape(first: Tensor, _second: Tensor, _features: Tensor, _odd: int, count: int, _below: int, _block: int) -> Tensor:
     return first.new_empty((first.shape[0], count), dtype=torch.bool)
+
+
+_dropped = torch.library.custom_op("crossmesh::lora_dropped", _which_dropped, mutates_args=())
+_dropped.register_fake(_dropped_shape)
 
 
 class LoraDropout(nn.Module):

@@ -82,19 +82,19 @@ def probe(
     verdict = cache / f"{digest_text(canonical_json([digest, versions]))[:16]}.json"
     if not agree(not verdict.is_file()):
         return ProbeResult(**read_json(verdict))
-    tokens = probe_tokens(architecture.vocab)
+    probed, tokens = folder, probe_tokens(architecture.vocab)
     if sum(int(np.prod(weight.hf_shape)) for weight in all_weights(architecture)) > LARGEST:
         digest = digest_text(canonical_json([digest, CUT_RECIPE]))
-        if importlib.util.find_spec("torch") is None and not reference_folder(cache, digest).is_dir():
+        if agree(importlib.util.find_spec("torch") is None and not reference_folder(cache, digest).is_dir()):
             _log.warning(
                 "%s was never held against transformers, and this environment has no torch to do it: the JAX backend is used on trust. A "
                 "run of one step with backend=jax on a machine with both and the same storage.root holds it.",
                 folder,
             )
             return None
-        folder, tokens = _cut(folder, architecture, cache, digest)
-        architecture = read_architecture(folder)
-    result = compare(logits_of(folder, architecture, tokens), reference(folder, tokens, cache, digest))
+        probed, tokens = _cut(folder, architecture, cache, digest)
+        architecture = read_architecture(probed)
+    result = compare(logits_of(probed, architecture, tokens), reference(probed, tokens, cache, digest))
     if not result.passed:
         raise CrossmeshError(
             f"The JAX model of {folder} does not compute what transformers computes: the logits differ by {result.relative:.2g} of their "

@@ -144,6 +144,10 @@ def _fix_template(folder: Path, defaults: ServingDefaults) -> list[str]:
     told = template_of(file, config)
     if told is None:
         return []
+    if not file.is_file() and isinstance(named := config.get("chat_template"), list):
+        fixed = [{**one, "template": fixed_template(one["template"], defaults)} for one in named]
+        write_json(config_file, {**config, "chat_template": fixed})
+        return [_TOKENIZER_CONFIG]
     file.write_text(fixed_template(told, defaults), encoding="utf-8")
     if config.pop("chat_template", None) is None:
         return [TEMPLATE_FILE]

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._dynamo.exc import BackendCompilerFailed, TorchDynamoException
+from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, TorchDynamoException
 
 from crossmesh.errors import InputError
 
 _VARIANTS = 64
-"""Programs of one layer's code: kinds of layer, masks, training or evaluation. Beyond torch's own limit of 8 it would go on uncompiled."""
+"""Programs of one layer's code: kinds of layer, masks, training or evaluation. Beyond the limit, by default torch's 8, a region fails."""
 
 
 def compile_layers(layers: nn.ModuleList, cache: Path) -> None:
@@ -36,7 +36,7 @@ def _call(compiled: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         return compiled(*arguments, **options)
     except BackendCompilerFailed as error:
         raise _refused(error.inner_exception, " or install what is missing: a C++ compiler and Python's headers") from error
-    except TorchDynamoException as error:
+    except (TorchDynamoException, FailOnRecompileLimitHit) as error:
         raise _refused(error) from error
 
 

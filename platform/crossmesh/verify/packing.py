@@ -54,6 +54,7 @@ def verify_packing(spec: ExperimentSpec, folder: Path, console: Console, sizes: 
                 {**request, "backend": backend, "scratch": str(folder / "trl")},
                 folder / f"{backend}.log",
                 stage,
+                {"TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")},
             )
     return judge(measured, {"speed_model": SPEED_MODEL, "sizes": request["sizes"]})
 

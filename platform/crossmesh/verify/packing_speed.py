@@ -93,7 +93,7 @@ def compiled(folder: Path, scratch: Path, sizes: SpeedSizes, progress: Progress)
     lengths = paper_lengths(sizes.rows, sizes.limit)
     rows = random_rows(lengths, read_architecture(folder).vocab)
     modes, losses = ("none", "stream"), dict[str, list[float]]()
-    contenders: dict[str, _Counted] = {}
+    contenders: dict[str, _Batches] = {}
     for how in COMPILES:
         spec = _spec("torch", "none", sizes, steps=1 << 20)
         spec = replace(spec, backend=replace(spec.backend, compile=how))
@@ -107,7 +107,7 @@ def compiled(folder: Path, scratch: Path, sizes: SpeedSizes, progress: Progress)
                 kept.extend(backend.step(batch).loss for batch in batches)
 
             batches = _batches(plan_steps(lengths, _spec("torch", mode, sizes)), rows, sizes.limit)
-            contenders[name] = _Counted(_Batches(train, batches, 1))
+            contenders[name] = _Batches(train, batches, 1)
     first = take_turns(contenders, 1, progress, warm_up=0)
     seconds = take_turns(contenders, sizes.rounds * sizes.steps, progress)
     return {

@@ -52,12 +52,22 @@ def example(row: Row) -> Example:
     return {"input_ids": row.tokens.tolist(), "labels": labels(row.tokens, row.loss_mask).tolist()}
 
 
+def _trl() -> tuple[Any, Any]:
+    """The modules `datasets` and `trl`. Raises `InputError` where they are not installed."""
+    try:
+        import datasets
+        import trl
+    except ImportError as error:
+        raise InputError(
+            f"TRL is measured against and cannot be imported ({error}). Install the dev requirements: make install."
+        ) from error
+    return datasets, trl
+
+
 def pack_bfd(examples: Sequence[Example], length: int) -> list[Example]:
     """What `SFTConfig(packing=True, packing_strategy="bfd", max_length=length)` makes of rows, in an order without a trend."""
-    from datasets import Dataset
-    from trl import pack_dataset
-
-    packed = pack_dataset(Dataset.from_list(list(examples)).with_format(None), length, "bfd").to_list()
+    datasets, trl = _trl()
+    packed = trl.pack_dataset(datasets.Dataset.from_list(list(examples)).with_format(None), length, "bfd").to_list()
     return [packed[index] for index in np.random.default_rng(0).permutation(len(packed))]
 
 
@@ -68,15 +78,8 @@ def trainer(
 
     Raises `InputError` where TRL is not installed.
     """
-    try:
-        from datasets import Dataset
-        from trl import SFTConfig, SFTTrainer
-    except ImportError as error:
-        raise InputError(
-            f"TRL is measured against and cannot be imported ({error}). Install the dev requirements: make install."
-        ) from error
-
-    config = SFTConfig(
+    datasets, trl = _trl()
+    config = trl.SFTConfig(
         output_dir=str(scratch),
         per_device_train_batch_size=1,
         max_steps=steps,
@@ -97,10 +100,10 @@ def trainer(
         disable_tqdm=True,
         **settings,
     )
-    return SFTTrainer(
+    return trl.SFTTrainer(
         model=adapted(folder, lora),
         args=config,
-        train_dataset=Dataset.from_list(list(examples)),
+        train_dataset=datasets.Dataset.from_list(list(examples)),
         processing_class=AutoTokenizer.from_pretrained(folder),
         callbacks=callbacks,
     )

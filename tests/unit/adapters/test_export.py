@@ -117,11 +117,11 @@ def test_the_adapter_of_a_run_is_fetched_anew(tmp_path: Path, adapter: Path) -> 
             assert (run_id, path, list(folder.iterdir())) == ("a" * 32, "adapter", [])
             return adapter.rename(folder / "adapter")
 
-    found = find_adapter("a" * 32, StorageSpec(root=str(tmp_path)), Runs)  # type: ignore[arg-type]
+    found = find_adapter("a" * 32, StorageSpec(root=str(tmp_path)), Runs)
     assert found == FoundAdapter(tmp_path / "cache" / "adapters" / ("a" * 32) / "adapter", "a" * 32)
     assert open_adapter(found.folder).config.rank == 8
     with pytest.raises(InputError, match=f"lora.adapter='{'b' * 32}': sqlite:////mlflow.db has no run of this id"):
-        find_adapter("b" * 32, StorageSpec(root=str(tmp_path)), Runs, "lora.adapter")  # type: ignore[arg-type]
+        find_adapter("b" * 32, StorageSpec(root=str(tmp_path)), Runs, "lora.adapter")
 
 
 def test_a_proof_counts_for_its_adapter_when_it_passed(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def caches(monkeypatch: pytest.MonkeyPatch) -> list[Target]:
 
 
 def bench_of(spec: BenchSpec, folder: Path, generator: Generator) -> Bench:
-    return Bench(spec, folder, generator, lambda: Target("http://here", "base"), TERMS)  # type: ignore[arg-type]
+    return Bench(spec, folder, generator, lambda: Target("http://here", "base"), TERMS)
 
 
 def unheard(done: int, total: int) -> None:
@@ -163,7 +163,7 @@ def test_measurements_of_another_server_or_other_terms_are_not_taken() -> None:
 
 def test_a_trace_is_known_by_what_it_holds_and_how_it_is_played(tmp_path: Path) -> None:
     for name, line in (("one", "0,8,8"), ("copy", "0,8,8"), ("other", "1,8,8")):
-        (tmp_path / f"{name}.csv").write_text(f"time,prompt,output\n{line}\n")
+        (tmp_path / f"{name}.csv").write_text(f"arrival_s,prompt_tokens,output_tokens\n{line}\n")
 
     def identity(name: str, **scales: float) -> str:
         return identity_of({}, BenchSpec(load="trace", trace=str(tmp_path / f"{name}.csv"), **scales))

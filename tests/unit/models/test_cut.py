@@ -68,6 +68,15 @@ def test_the_cut_of_every_described_model_is_a_model_of_a_few_layers(name: str) 
     assert all(0 < layer.window <= 16 for layer in cut.layers if layer.attention == "sliding")
 
 
+@pytest.mark.parametrize("name", ["qwen2_5_0_5b", "qwen3_0_6b"])
+def test_the_kinds_of_layers_that_a_config_lists_are_cut_too(name: str) -> None:
+    config = architecture_config(name)
+    listed = {**config, "layer_types": ["full_attention"] * config["num_hidden_layers"]}
+    whole = parse_architecture(listed, name)
+    layers = chosen_layers(whole)
+    assert len(parse_architecture(cut_config(listed, whole, layers, 512), name).layers) == len(layers)
+
+
 def test_a_decoder_inside_a_multimodal_model_is_cut_out(tmp_path: Path) -> None:
     model = random_model("tiny_gemma4", tmp_path / "model")
     config = read_json(model / "config.json")

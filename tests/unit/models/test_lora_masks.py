@@ -69,7 +69,7 @@ def test_the_expected_value_is_that_of_no_dropout() -> None:
     ids=str,
 )
 def test_masks_of_another_module_step_seed_row_position_or_feature_have_nothing_in_common(other: dict[str, int | str]) -> None:
-    assert abs(correlation(mask(), mask(**other))) < 4.0  # type: ignore[arg-type]
+    assert abs(correlation(mask(), mask(**other))) < 4.0
 
 
 def test_neighbours_within_a_mask_have_nothing_in_common() -> None:

@@ -40,7 +40,8 @@ def test_a_fixed_template_renders_on_any_day_what_was_trained(text: str) -> None
 
 
 def test_transformers_renders_a_fixed_template_alike() -> None:
-    utils = pytest.importorskip("transformers.utils.chat_template_utils")
+    from transformers.utils import chat_template_utils as utils
+
     fixed = fixed_template(LLAMA, ServingDefaults(template_date=DATE, template_kwargs={"mode": "x"}))
     (text,), _ = utils.render_jinja_template(conversations=[TURNS], chat_template=fixed, bos_token="<s>")
     assert text == "<s>Today: 05 Mar 2024\nhello"
@@ -122,6 +123,17 @@ def test_a_whole_model_is_asked_with_the_date_of_its_training(tmp_path: Path, te
     write_defaults(folder, ServingDefaults(template_date=DATE))
     assert ChatTokenizer(folder).render(TURNS) == expected
     assert "chat_template" not in read_json(folder / "tokenizer_config.json")
+
+
+def test_named_templates_of_a_whole_model_all_stay(tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "model")
+    config = {**read_json(folder / "tokenizer_config.json")}
+    named = [{"name": "default", "template": LLAMA}, {"name": "tool_use", "template": f"{LLAMA}tools"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": named}))
+    assert write_defaults(folder, ServingDefaults(template_date=DATE)) == ("tokenizer_config.json",)
+    kept = read_json(folder / "tokenizer_config.json")["chat_template"]
+    assert [one["name"] for one in kept] == ["default", "tool_use"]
+    assert [rendered(one["template"]) for one in kept] == [rendered(LLAMA, datetime.fromisoformat(DATE)) + end for end in ("", "tools")]
 
 
 def test_nothing_is_touched_without_need(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_the_family_must_fit_the_weights(tmp_path: Path) -> None:
         fetch(TINY, tmp_path, family="gemma4")
 
 
-class _Bucket(MemoryFileSystem):  # type: ignore[misc]
+class _Bucket(MemoryFileSystem):
     """An object store in memory that answers to s3://."""
 
     protocol = "s3"

@@ -50,7 +50,7 @@ class Store:
 def test_the_key_that_was_given_is_named(given: dict[str, str], said: str) -> None:
     asked = {"runs": [], "sweep": "", "baseline": "", "candidate": "", **given}
     with pytest.raises(InputError) as caught:
-        select(cast("Tracker", Store()), "x", **asked, limits={})  # type: ignore[arg-type]
+        select(cast("Tracker", Store()), "x", **asked, limits={})
     assert str(caught.value).startswith(said)
 
 
@@ -59,8 +59,8 @@ def test_runs_there_are_to_choose_from_are_named() -> None:
     tracker = SimpleNamespace(uri="sqlite:////x", recent=lambda kind: tuple(runs) if kind == "train" else ())
     named = r"runs=\[a,b\].*The newest finished runs: 00000000 \(train, trial0\), 10000000 \(train, trial1\)"
     with pytest.raises(InputError, match=named) as given:
-        select(tracker, ExperimentSpec().name, (), "", "", "", {})  # type: ignore[arg-type]
+        select(tracker, ExperimentSpec().name, (), "", "", "", {})
     assert "trial4" not in str(given.value)
     empty = SimpleNamespace(uri="sqlite:////x", recent=lambda _: ())
     with pytest.raises(InputError, match=r"There is no finished run at sqlite:////x yet"):
-        select(empty, ExperimentSpec().name, (), "", "", "", {})  # type: ignore[arg-type]
+        select(empty, ExperimentSpec().name, (), "", "", "", {})

@@ -267,8 +267,8 @@ class World:
         self.model("word", lambda model: _rewrite(model / "chat_template.jinja", lambda text: f"Read this. {text}"))
         self.model("dated", lambda model: _rewrite(model / "chat_template.jinja", lambda text: "{{ strftime_now('%d %B %Y') }}" + text))
         write_random_adapter(self.plain, folder / "adapter", seed=1, rank=4)
-        (folder / "trace.csv").write_text("time,prompt,output\n0,8,8\n1,8,8\n")
-        (folder / "other.csv").write_text("time,prompt,output\n0,8,8\n2,8,8\n")
+        (folder / "trace.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,8,8\n1,8,8\n")
+        (folder / "other.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,8,8\n2,8,8\n")
         (folder / "catalogue.yaml").write_text("{}\n")
         write_dataset(folder / "verilog" / "dataset_spec-to-rtl")
         write_problems(folder / "own")
@@ -317,7 +317,7 @@ class World:
     def records(self, spec: ExperimentSpec) -> dict[str, str]:
         """What the records of `spec` say, by class, as canonical JSON."""
         model = fetch_model(spec.model, self.folder / "cache")
-        prepared = trial.prepare(spec, model, None)  # type: ignore[arg-type]  # No key here names a run.
+        prepared = trial.prepare(spec, model, None)  # No key here names a run.
         base = ServedBase("base", model.path, model.weights_digest, self.folder / "forms")
         adapters = tuple(base.adapter(*_named(one)) for one in spec.serve.adapters)
         settings = engine_settings(spec, base, adapters)

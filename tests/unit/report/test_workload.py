@@ -9,7 +9,7 @@ from crossmesh.track.tracker import TrackedRun
 
 
 def workload(digest: str = "", **bench: object) -> dict[str, str]:
-    params = flatten({"bench": BenchSpec(**bench), **({TRACE_DIGEST: digest} if digest else {})})  # type: ignore[arg-type]
+    params = flatten({"bench": BenchSpec(**bench), **({TRACE_DIGEST: digest} if digest else {})})
     return _workload(TrackedRun("r", "benchmark", "FINISHED", {}, params=params))
 
 

@@ -27,7 +27,7 @@ def adapter(name: str, rank: int) -> ServedAdapter:
 
 
 def on(hardware: str, **serve: object) -> ExperimentSpec:
-    return ExperimentSpec(hardware=HardwareSpec(hardware), batch=BatchSpec(8, 1), serve=ServeSpec(**serve))  # type: ignore[arg-type]
+    return ExperimentSpec(hardware=HardwareSpec(hardware), batch=BatchSpec(8, 1), serve=ServeSpec(**serve))
 
 
 def test_an_engine_on_a_cpu_reserves_one_core_and_a_fixed_cache(model: ServedBase) -> None:
@@ -157,8 +157,8 @@ def test_adapters_of_a_model_with_experts_are_refused_on_a_cpu_only(model: Serve
 def test_vllm_serves_every_family_and_its_adapters(name: str) -> None:
     """Read in vLLM's sources, which take half a minute to import."""
     found = find_spec("vllm")
-    if found is None or found.origin is None:
-        pytest.skip("vLLM is not installed")
+    assert found is not None
+    assert found.origin is not None
     models = Path(found.origin).parent / "model_executor" / "models"
     (asked,) = architecture_config(name)["architectures"]
     entry = re.search(rf'"{asked}": \(\s*"(\w+)",\s*"(\w+)"', (models / "registry.py").read_text())

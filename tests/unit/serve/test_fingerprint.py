@@ -37,7 +37,7 @@ def base(tmp_path: Path) -> ServedBase:
 
 
 def settings(base: ServedBase, **serve: object) -> EngineSettings:
-    return engine_settings(ExperimentSpec(serve=ServeSpec(**serve)), base)  # type: ignore[arg-type]
+    return engine_settings(ExperimentSpec(serve=ServeSpec(**serve)), base)
 
 
 def test_it_names_weights_and_adapters_by_digest_and_travels_as_json(base: ServedBase, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_an_answer_is_signed_with_what_the_engine_was_when_it_was_asked() -> Non
 
     signing = Signing(application, lambda: now[0])
     for _ in range(2):
-        asyncio.run(signing({"type": "http"}, keep, keep))  # type: ignore[arg-type]
+        asyncio.run(signing({"type": "http"}, keep, keep))
     first, _, second, _ = sent
     assert first["headers"] == [(b"x", b"y"), (HEADER.encode(), b"a" * 64)]
     assert second["headers"][-1] == (HEADER.encode(), b"b" * 64)

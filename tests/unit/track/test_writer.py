@@ -50,7 +50,7 @@ def said() -> list[str]:
 
 @pytest.fixture
 def writer(server: _Server, said: list[str], tmp_path: Path) -> Writer:
-    return Writer(TrackingPlace("http://here", None), server, tmp_path, said.append)  # type: ignore[arg-type]
+    return Writer(TrackingPlace("http://here", None), server, tmp_path, said.append)
 
 
 def _step(step: int, run: str = "r") -> Entry:
@@ -78,10 +78,10 @@ def test_who_settles_waits_for_nothing_that_other_threads_put_meanwhile(writer: 
         writer.put(_step(len(server.got) + 1, "other"))  # There is always something that waits.
         return send(entries, again=again)
 
-    server.send = more  # type: ignore[method-assign]
+    server.send = more
     assert writer.settle(0.0)
     assert server.got[0] == _step(0)
-    server.send = send  # type: ignore[method-assign]
+    server.send = send
     assert writer.settle(0.0)
 
 
@@ -119,7 +119,7 @@ def test_what_is_left_at_the_end_is_said_and_sent_by_the_next_process(
     (path,) = journals(tmp_path)
     assert said[-1].startswith(f"MLflow, http://here, does not take records: 3 of this job wait in {path}. The next job")
     server_of_next = _Server()
-    following = Writer(TrackingPlace("http://here", None), server_of_next, tmp_path, said.append)  # type: ignore[arg-type]
+    following = Writer(TrackingPlace("http://here", None), server_of_next, tmp_path, said.append)
     following.replay()
     assert server_of_next.got == []  # The first process lives.
     with pytest.raises(TrackingError, match=f"Records of run r wait in {path} for another job"):
@@ -162,7 +162,7 @@ def test_a_replay_that_breaks_off_keeps_the_rest(server: _Server, said: list[str
     for run in ("r", "s"):
         left.append(_step(0, run))
     os.close(left._descriptor)
-    writer = Writer(TrackingPlace("http://here", None), server, tmp_path, said.append)  # type: ignore[arg-type]
+    writer = Writer(TrackingPlace("http://here", None), server, tmp_path, said.append)
     server.away = True
     with pytest.raises(TrackingError, match="away"):
         writer.replay()

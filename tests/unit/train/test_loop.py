@@ -52,7 +52,7 @@ def test_an_interrupted_and_resumed_run_is_the_uninterrupted_one_bit_for_bit(
 ) -> None:
     whole = Training(tmp_path / "whole")
     expected = whole.run()
-    part = Training(tmp_path / "parts", stop_after=stop_after, cause=cause, processes=processes)  # type: ignore[arg-type]
+    part = Training(tmp_path / "parts", stop_after=stop_after, cause=cause, processes=processes)
     stopped = part.run()
     assert stopped.ended == cause
     assert len(stopped.history) == stop_after
