@@ -46,16 +46,13 @@ def probed_model(request: pytest.FixtureRequest, jax_cache: Path) -> Path:
 
     Tests may ask for others as well, indirectly, by name: `gemma4_moe` is `tiny_gemma4_moe`.
     """
-    from crossmesh.models.families import parse_architecture, read_architecture
+    from crossmesh.models.families import read_architecture
     from crossmesh.models.probe import probe_tokens, reference_folder
-    from crossmesh.models.random_weights import architecture_config
     from crossmesh.models.reference_torch import main
     from crossmesh.models.weights import fetch_model
-    from crossmesh.spec.training import ModelSpec
+    from crossmesh.verify.exchange import tiny_models
 
-    name = f"tiny_{request.param}"
-    family = parse_architecture(architecture_config(name), name).family
-    model = fetch_model(ModelSpec(family=family, weights=f"random://tiny_{request.param}@0"), jax_cache)
+    model = fetch_model(tiny_models()[f"tiny_{request.param}"], jax_cache)
     kept = reference_folder(jax_cache / "probes", model.weights_digest)
     if not kept.exists():
         kept.mkdir(parents=True)

@@ -18,8 +18,8 @@ from crossmesh.models.layers_jax import Settings
 from crossmesh.models.nf4_jax import LEVELS, dense
 from crossmesh.models.targets import projections
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.training import FAMILIES as KNOWN_FAMILIES
-from crossmesh.spec.training import LoraSpec, ModelSpec
+from crossmesh.spec.training import LoraSpec
+from crossmesh.verify.exchange import tiny_models
 
 pytestmark = pytest.mark.integration
 MODELS = (
@@ -36,8 +36,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> functools.partial[
     storage = tmp_path_factory.mktemp("nf4")
 
     def fetch(name: str) -> Path:
-        family = name if name in KNOWN_FAMILIES else name.partition("_")[0]
-        return fetch_model(ModelSpec(family=family, weights=f"random://tiny_{name}@0"), storage).path
+        return fetch_model(tiny_models()[f"tiny_{name}"], storage).path
 
     return functools.partial(fetch)
 

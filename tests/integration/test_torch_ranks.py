@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 import torch_ranks
-from crossmesh.models.families import parse_architecture
-from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.training import ModelSpec
+from crossmesh.verify.exchange import tiny_models
 from torch_ranks import Case, read_result, write_cases
 
 pytestmark = pytest.mark.integration
@@ -28,9 +26,7 @@ def where(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def models(where: Path) -> dict[str, str]:
     """Folders of the tiny models by name."""
     names = ("llama", "gemma4", "gemma4_moe", "gemma4_e2b", "gemma3", "qwen2", "qwen3_moe")
-    families = {name: parse_architecture(architecture_config(f"tiny_{name}"), name).family for name in names}
-    specs = {name: ModelSpec(family=families[name], weights=f"random://tiny_{name}@0") for name in names}
-    return {name: str(fetch_model(spec, where).path) for name, spec in specs.items()}
+    return {name: str(fetch_model(tiny_models()[f"tiny_{name}"], where).path) for name in names}
 
 
 def alone(where: Path, *cases: Case) -> None:
