@@ -8,11 +8,12 @@ from pathlib import Path
 from crossmesh.bench.cells import Cell, Prompts, cell_at, prompts_of, requests_of
 from crossmesh.bench.endpoint import Lookups, lookups_of, reset_cache
 from crossmesh.bench.load import LoadGenerator, Progress, Target
-from crossmesh.bench.measured import Measurement
+from crossmesh.bench.measured import Measurement, error_kind
 from crossmesh.bench.metrics import Estimate, estimates, figures_of, sustained
 from crossmesh.bench.plausible import Engines, Flag, flags_of
 from crossmesh.bench.saturation import Saturation, next_rate, saturation
 from crossmesh.bench.store import Store
+from crossmesh.errors import CrossmeshError
 from crossmesh.origin import Origin
 from crossmesh.plan.batching import Request
 from crossmesh.spec.bench import RATE, TRACE, BenchSpec
@@ -96,6 +97,12 @@ class Bench:
         before = lookups_of(target)
         said = self._generator.send(target, requests, prompts, cell.most_in_flight, progress)
         origin.check()
+        if not said["completed"]:
+            kinds = ", ".join(sorted({error_kind(one) for one in said["errors"] if one}))
+            raise CrossmeshError(
+                f"{target.origin} answered none of the {len(requests)} requests of {cell.name} ({kinds or 'no reason given'}). "
+                "Nothing is kept. It must take token ids as the prompt and ignore_eos on /v1/completions, and this many requests."
+            )
         looked_up = _between(before, lookups_of(target))
         seen = {
             "prompt_tokens": looked_up.queried if looked_up else None,

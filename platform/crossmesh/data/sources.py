@@ -134,7 +134,7 @@ def _record_conversation(place: str, record: Mapping[str, Any], form: Form) -> C
             problem = _NO_TURNS if form.turns else _NO_PROMPT if role == "user" else _NO_CONTENT
             return Conversation((), place=place, problem=problem, form=form.found, unread=unread)
         turns, learned = turns + found, learned + marks
-    if _surrogates(turns) or _surrogates(record.get("tools")):
+    if has_surrogates(turns) or has_surrogates(record.get("tools")):
         raise InputError(f"{place} holds half of a surrogate pair (\\ud800 to \\udfff), which is no text. Repair the row.")
     roles = [turn["role"] for turn in turns]
     if "assistant" not in roles:
@@ -154,13 +154,13 @@ def _unread(record: Mapping[str, Any], form: Form) -> tuple[str, ...]:
     return (*form.unread, *(key for key, value in record.items() if key not in read and value not in (None, "")))
 
 
-def _surrogates(value: Any) -> bool:
+def has_surrogates(value: Any) -> bool:
     """Whether any text in `value` holds half of a surrogate pair."""
     if isinstance(value, str):
         return any("\ud800" <= character <= "\udfff" for character in value)
     if isinstance(value, Mapping):
-        return any(_surrogates(one) for pair in value.items() for one in pair)
-    return isinstance(value, list) and any(_surrogates(one) for one in value)
+        return any(has_surrogates(one) for pair in value.items() for one in pair)
+    return isinstance(value, list) and any(has_surrogates(one) for one in value)
 
 
 def _source_conversations(data: DataSpec, cache: Path) -> Iterator[Conversation]:

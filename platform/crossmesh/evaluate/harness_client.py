@@ -23,7 +23,6 @@ MODEL = "crossmesh-chat"
 VARIABLE = "CROSSMESH_HARNESS"
 """Environment variable with the `Settings` as JSON."""
 ANSWERS, ASKED = "answers.jsonl", "asked.json"
-_BUSY = (408, 409, 429)
 _REFUSED = (400, 413, 422)
 _TRIES, _NO_ANSWER_TRIES = 7, 4
 _WAIT_S, _LONGEST_WAIT_S = 0.5, 8.0
@@ -41,6 +40,8 @@ class Settings:
     concurrency: int
     folder: str
     """Where answers are kept."""
+    server: str = ""
+    """Whose answers count: those that another one gave are asked for again; empty where each answer says it."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Asker:
 
     def request(self, task: str, payload: Mapping[str, Any]) -> Request:
         """A request of a task; equal ones are told apart."""
-        digest = hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps([self._settings.server, payload], sort_keys=True).encode()).hexdigest()
         again = self._seen[digest]
         self._seen[digest] += 1
         return Request(task, payload, f"{digest}-{again}", again)

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from crossmesh.data.verilog import extract, hollow
 from crossmesh.errors import InputError
-from crossmesh.evaluate.problems import NONCE, Problem
+from crossmesh.evaluate.problems import DESIGN, NONCE, SUPPORT, TESTBENCH, Problem
 from crossmesh.evaluate.sandbox import OUTPUT_LIMIT, TIMEOUT, Limits, Outcome, Sandbox
 from crossmesh.evaluate.screening import refusal
 from crossmesh.spec.evaluation import EvalSpec
@@ -131,7 +131,7 @@ def simulate(problem: Problem, design: str, sandbox: Sandbox, limits: Limits) ->
     """Judge a design that has been extracted and screened."""
     nonce = token_hex(16)
     bench = problem.testbench.replace(NONCE, nonce)
-    files = {**problem.files, "testbench.sv": bench, "support.sv": problem.support, "design.sv": design}
+    files = {**problem.files, TESTBENCH: bench, SUPPORT: problem.support, DESIGN: design}
     return decide(sandbox.run(["sh", "-c", _SCRIPT, nonce, problem.top], files, limits), nonce, problem.checks)
 
 
@@ -154,7 +154,7 @@ def decide(outcome: Outcome, nonce: str, checks: int = 0) -> Verdict:
     if not passes:
         failed = any(re.search("fail|error|mismatch", line, re.IGNORECASE) for line in lines)
         return Verdict(False, "mismatch" if failed else "no_verdict", detail)
-    made = int(passes[0][1] or 0)
+    made = int(passes[0][1] or len(passes))
     if checks and made != checks:
         return Verdict(False, "no_verdict", f"the simulation ended after {made} of {checks} checks")
     return Verdict(True, PASSED, checks=made)
@@ -185,7 +185,11 @@ def judge_references(
     checked = list(zip(problems, verdicts, strict=True))
     return References(
         usable=tuple(replace(problem, checks=right.checks) for problem, (right, wrong) in checked if right.passed and not wrong.passed),
-        excluded=tuple((problem.id, right.reason) for problem, (right, _) in checked if not right.passed),
+        excluded=tuple(
+            (problem.id, f"{right.reason}: {problem.defect}" if problem.defect else right.reason)
+            for problem, (right, _) in checked
+            if not right.passed
+        ),
         blind=tuple(problem.id for problem, (right, wrong) in checked if right.passed and wrong.passed),
     )
 

@@ -94,7 +94,7 @@ def evaluate_harness(
     for old in kept.glob("**/*.json*"):  # Of an earlier start.
         old.unlink()
     variables = {**os.environ, **environment(KIND).variables, "OPENAI_API_KEY": api_key}
-    variables |= _for_client(base_url, model, eval_spec, folder)
+    variables |= _for_client(base_url, model, eval_spec, folder, origin.models)
     command = [python, "-m", harness_client.__name__, "run", *_arguments(model, eval_spec, kept)]
     try:
         _run(command, variables, _looking(on_progress, origin))
@@ -123,10 +123,10 @@ def _looking(on_progress: Progress, origin: Origin) -> Progress:
     return heard
 
 
-def _for_client(base_url: str, model: str, spec: EvalSpec, folder: Path) -> dict[str, str]:
+def _for_client(base_url: str, model: str, spec: EvalSpec, folder: Path, server: str) -> dict[str, str]:
     """Environment variables that our client inside the harness reads."""
     url = f"{base_url.rstrip('/').removesuffix('/v1')}/v1/chat/completions"
-    settings = harness_client.Settings(url, model, spec.seed, spec.concurrency, str(folder))
+    settings = harness_client.Settings(url, model, spec.seed, spec.concurrency, str(folder), server)
     return {harness_client.VARIABLE: json.dumps(asdict(settings)), "PYTHONPATH": python_path()}
 
 

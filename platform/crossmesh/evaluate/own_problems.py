@@ -6,14 +6,16 @@ that a design which prints it too says nothing. A problem that cannot be judged 
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from crossmesh.data.sources import has_surrogates
 from crossmesh.data.verilog import Token, modules_of, renamed, tokenize, without_comments
 from crossmesh.errors import InputError, reading
-from crossmesh.evaluate.problems import NONCE, Problem
+from crossmesh.evaluate.problems import DESIGN, NONCE, SUPPORT, TESTBENCH, Problem
 
 PROMPTS = ("prompt.txt", "prompt.md", "design_description.txt")
 BENCHES = ("testbench.sv", "testbench.v", "tb.sv", "tb.v")
@@ -58,7 +60,7 @@ def load_problems(path: str, success_text: str, system_prompt: str) -> tuple[Pro
     if not found:
         raise InputError(f"eval.path={path!r} has no problems. Needed: {FORM}.")
     names = [one.id for one in found]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
         raise InputError(f"eval.path={path!r} has more than one problem named {', '.join(twice)}. Give each a name of its own.")
     return tuple(problem_of(one, system_prompt) for one in found)
 
@@ -94,18 +96,20 @@ def _of_lines(file: Path, success_text: str) -> Iterator[Parts]:
 
 def _of_line(row: Any, number: int, success_text: str) -> Parts:
     if not isinstance(row, dict):
-        raise ValueError(f"line {number} is no JSON object")
+        raise ValueError(f"line {number} is not a JSON object")
+    if has_surrogates(row):
+        raise ValueError(f"line {number} holds half of a surrogate pair (\\ud800 to \\udfff), which is not text")
     parts = {}
     for part, names in KEYS.items():
         name = next((name for name in names if name in row), None)
         if name is None:
             raise ValueError(f"line {number} has no {' or '.join(names)}; it has {', '.join(map(str, row))}")
         if not isinstance(row[name], str):
-            raise ValueError(f"line {number}: {name} is no text")
+            raise ValueError(f"line {number}: {name} has the wrong type: expected str, got {type(row[name]).__name__}")
         parts[part] = row[name]
     files = row.get("files") or {}
     if not (isinstance(files, dict) and all(isinstance(text, str) and re.fullmatch(r"\w[\w.-]*", name) for name, text in files.items())):
-        raise ValueError(f"line {number}: files is no map of plain names to texts")
+        raise ValueError(f"line {number}: files must map plain names to texts")
     name = next((str(row[key]) for key in _IDS if row.get(key) is not None), f"line_{number:04}")
     return Parts(
         name, **parts, success_text=str(row.get("success_text") or success_text), split=str(row.get("split") or _SPLIT), files=files
@@ -129,6 +133,8 @@ def _modules(parts: Parts) -> tuple[str, str, str]:
     for part in ("prompt", "testbench", "reference"):
         if not getattr(parts, part).strip():
             raise ValueError(f"it has no {part}")
+    if taken := sorted({TESTBENCH, SUPPORT, DESIGN} & parts.files.keys()):
+        raise ValueError(f"its file {taken[0]} has a name that the judge uses; rename it")
     code = without_comments(parts.testbench)
     declared = {module.name: module for module in modules_of(code)}
     reference, module = parts.reference, ""

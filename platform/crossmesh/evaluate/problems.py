@@ -13,6 +13,8 @@ from crossmesh.files import canonical_json, digest_text
 
 NONCE = "crossmesh-nonce-of-one-simulation"
 """What stands for the nonce in a testbench that says its word with text of its own."""
+TESTBENCH, SUPPORT, DESIGN = "testbench.sv", "support.sv", "design.sv"
+"""Files that a simulation is made of, beside the problem's own."""
 
 
 @dataclass(frozen=True)

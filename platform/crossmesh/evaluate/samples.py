@@ -43,6 +43,14 @@ class Sample:
         object.__setattr__(self, "changes", tuple(self.changes))
 
 
+def _end_line(stream: BinaryIO) -> None:
+    """Let what is appended begin on a line of its own where the last one is torn."""
+    if stream.seek(0, os.SEEK_END):
+        stream.seek(-1, os.SEEK_END)
+        if stream.read(1) != b"\n":
+            stream.write(b"\n")
+
+
 class SampleFile:
     """The samples of one evaluation in a `.jsonl` file; a context manager that leaves every sample on disk."""
 
@@ -60,7 +68,8 @@ class SampleFile:
         self._unsynced = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         self._stream: BinaryIO = path.open("a+b")
-        self._raw: BinaryIO = path.with_suffix(".raw.jsonl").open("ab")
+        self._raw: BinaryIO = path.with_suffix(".raw.jsonl").open("a+b")
+        _end_line(self._raw)
         self._opened_raw = self._raw.tell()
         try:
             self._load(json.loads(json.dumps(dict(identity))))

@@ -144,7 +144,9 @@ def _said_of(spec: ExperimentSpec, cells: tuple[CellResult, ...]) -> list[str]:
     if spec.bench.repeats == 1:
         notes.append("One repeat: no intervals. bench.repeats=3 gives them.")
     if spec.bench.cache == "cold" and not all(measured.reset for one in cells for measured in one.measurements):
-        notes.append("The server cannot empty its prefix cache; it stayed cold because every prompt was sent once only.")
+        shared = any(measured.shared_share for one in cells for measured in one.measurements)
+        but = ", but for the beginnings that the trace shares" if shared else ""
+        notes.append(f"The server cannot empty its prefix cache; it stayed cold because every prompt was sent once only{but}.")
     if spec.bench.cache == "warm":
         notes.append("bench.cache=warm: every prompt had been sent before it was measured.")
     return notes

@@ -108,7 +108,7 @@ def url_subject(spec: ExperimentSpec, console: Console) -> Subject:
         with ray_session(spec.storage), console.stage(f"tokenizer: {spec.model.weights}"):
             tokenizer = fetch(spec).path
     elif not tokenizer.is_dir():
-        raise InputError(f"bench.tokenizer={spec.bench.tokenizer!r} is no folder. Give the folder of a tokenizer, or leave it empty.")
+        raise InputError(f"bench.tokenizer={spec.bench.tokenizer!r} is not a folder. Give the folder of a tokenizer, or leave it empty.")
     said = fingerprint_of(target)
     known = {"fingerprint": said.get("sha256")} if said else {"url": target.origin}
     return Subject({**known, "model": target.model, "hardware": spec.hardware.name}, lambda: target, tokenizer, 0)

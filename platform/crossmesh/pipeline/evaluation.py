@@ -193,7 +193,11 @@ class Examiner:
 
     def _verdicts(self, answers: Path) -> Path:
         """One folder within it for each judge, and each form that its results have."""
-        judge: object = harness_python()[1] if self._spec.eval.task == "lm_eval" else judge_record(self._spec.eval)
+        if self._spec.eval.task == "lm_eval":
+            judge: object = harness_python()[1]
+        else:  # A reference that is corrected may make a problem one that judges.
+            own = [[problem.id, problem.reference, problem.defect] for problem in load_task(self._spec.eval, self._spec.data)]
+            judge = [judge_record(self._spec.eval), digest_text(canonical_json(own))]
         return answers / f"judged-{digest_text(canonical_json([RECORD_FORM, judge, self._spec.eval.k]))[:16]}"
 
     def _task_files(self) -> object:

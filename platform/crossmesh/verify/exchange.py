@@ -112,14 +112,14 @@ def verify_exchange(spec: ExperimentSpec, folder: Path, console: Console) -> Che
             "cache": str(spec.storage.path / "cache"),
         }
         fetched = measure("train/torch", "fetch_models", request, folder / "models.log", stage)
-    lora = _RANDOM if every else spec.lora
     found = None
-    if lora.adapter:
-        found = find_adapter(lora.adapter, spec.storage, lambda: Tracker(spec.tracking, spec.storage), "lora.adapter")
+    if spec.lora.adapter and not every:
+        found = find_adapter(spec.lora.adapter, spec.storage, lambda: Tracker(spec.tracking, spec.storage), "lora.adapter")
     with console.stage("adapters: serving form, merged model") as stage:
         subjects = []
         for done, (name, base) in enumerate(fetched.items()):
             stage.progress("models", done, len(fetched))
+            lora = _random_lora(Path(base["path"])) if every else spec.lora
             subjects.append(prepare(name, base, lora, found.folder if found else None, folder / name))
     answers = _run_engines(subjects, spec.model.dtype, folder, console)
     judged = {one.name: judge(one, answers[one.name], spec.model.dtype) for one in subjects}
@@ -130,6 +130,20 @@ def verify_exchange(spec: ExperimentSpec, folder: Path, console: Console) -> Che
     limits, figures = judged["model"]
     result = CheckResult("exchange", tuple(limits), figures)
     return keep_proof(result, folder, found.run_id if found else "", spec)
+
+
+def _random_lora(folder: Path) -> LoraSpec:
+    """`_RANDOM`, with the patterns that name modules of the model in `folder`: routed experts are not adapted."""
+    names = [module.target.hf for module in lora_modules(LoraSpec(), read_architecture(folder))]
+
+    def fits(leaf: str) -> bool:
+        return any(name.endswith(leaf) for name in names)
+
+    return replace(
+        _RANDOM,
+        rank_pattern={leaf: rank for leaf, rank in _RANDOM.rank_pattern.items() if fits(leaf)},
+        alpha_pattern={leaf: alpha for leaf, alpha in _RANDOM.alpha_pattern.items() if fits(leaf)},
+    )
 
 
 def tiny_models() -> dict[str, ModelSpec]:

@@ -19,7 +19,7 @@ from crossmesh.bench.runner import Bench, Terms
 from crossmesh.bench.servers import bare_arguments, with_defaults
 from crossmesh.bench.store import identity_of, trace_digest
 from crossmesh.environments import environment
-from crossmesh.errors import InputError
+from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.plan.batching import Request
 from crossmesh.serve.engine import CPU_VARIABLES, EngineSettings
 from crossmesh.spec.bench import BenchSpec
@@ -48,6 +48,7 @@ class Generator:
             "itls": [[0.1] * 10] * count,
             "input_lens": [one.prompt for one in requests],
             "output_lens": [0 if error else one.output for one, error in zip(requests, errors, strict=True)],
+            "completed": errors.count(""),
             "errors": errors,
         }
 
@@ -103,6 +104,15 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
     again = Generator()
     assert bench_of(spec, tmp_path, again).result(cell, unheard) == whole
     assert again.sent == []
+
+
+def test_a_load_that_was_refused_whole_is_no_measurement(tmp_path: Path) -> None:
+    spec = BenchSpec(load="burst", requests=1, repeats=1)
+    cell = cells_of(spec)[0]
+    bench = bench_of(spec, tmp_path, Generator(failing=True))
+    with pytest.raises(CrossmeshError, match=r"answered none of the 1 requests .*Too Many Requests.*ignore_eos"):
+        bench.measure(cell, 0, unheard)
+    assert bench.missing(cell) == [0]
 
 
 def test_a_flagged_cell_is_kept_apart_everywhere(tmp_path: Path) -> None:

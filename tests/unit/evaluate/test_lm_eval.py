@@ -70,7 +70,7 @@ def stand_in(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def one_server(monkeypatch):
     """The server behind every URL stays the same."""
-    monkeypatch.setattr(room, "Origin", Mock())
+    monkeypatch.setattr(room, "Origin", Mock(return_value=Mock(models="")))
 
 
 def test_the_harness_is_told_all_and_its_files_are_a_result(stand_in, tmp_path):
@@ -81,7 +81,14 @@ def test_the_harness_is_told_all_and_its_files_are_a_result(stand_in, tmp_path):
     assert "secret" not in " ".join(told["arguments"])
     text = " ".join(told["arguments"])
     out = str(tmp_path / "out")
-    assert told["client"] == {"url": "http://h:1/v1/chat/completions", "model": "m", "seed": 3, "concurrency": 4, "folder": out}
+    assert told["client"] == {
+        "url": "http://h:1/v1/chat/completions",
+        "model": "m",
+        "seed": 3,
+        "concurrency": 4,
+        "folder": out,
+        "server": "",
+    }
     assert text.startswith("--model crossmesh-chat --model_args model=m --gen_kwargs temperature=0.5 max_gen_toks=32 --tasks arith")
     assert text.endswith("--include_path /tasks")
     assert seen == [("generate", 0, 4), ("generate", 2, 4), ("generate", 4, 4)]
@@ -136,6 +143,8 @@ def test_values_that_are_no_numbers_cost_themselves(stand_in, tmp_path):
 
 def test_when_another_server_answers_no_answer_of_the_harness_is_kept(stand_in, tmp_path, monkeypatch):
     class Replaced:
+        models = ""
+
         def __init__(self, *_):
             pass
 

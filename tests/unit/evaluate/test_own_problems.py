@@ -57,9 +57,10 @@ def test_lines_are_read_by_their_keys_and_a_testbench_may_have_its_own_words(tmp
     ("line", "said"),
     [
         ('{"prompt": "p", "reference": "r"}', "line 1 has no testbench or tests or test; it has prompt, reference"),
-        ('{"prompt": "p", "tests": ["a"], "reference": "r"}', "line 1: tests is no text"),
-        ('{"prompt": "p", "tests": "t", "reference": "r", "files": {"../x": "1"}}', "line 1: files is no map of plain names"),
-        ("[1]", "line 1 is no JSON object"),
+        ('{"prompt": "p", "tests": ["a"], "reference": "r"}', "line 1: tests has the wrong type: expected str, got list"),
+        ('{"prompt": "p", "tests": "t", "reference": "r", "files": {"../x": "1"}}', "line 1: files must map plain names to texts"),
+        (r'{"prompt": "\ud800", "tests": "t", "reference": "r"}', "line 1 holds half of a surrogate pair"),
+        ("[1]", "line 1 is not a JSON object"),
         ("{", "JSONDecodeError"),
         ("", "has no problems. Needed: a folder"),
     ],
