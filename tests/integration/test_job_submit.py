@@ -78,7 +78,7 @@ def test_a_typo_ends_the_job_with_our_exit_code_and_message(cluster: EmulatedClu
     process = submit(cluster, copy, "typo", "batch.micr=3")
     told, _ = process.communicate(timeout=180)
     assert process.returncode == 1  # Ray's own code for any job that failed; the job's own is in its record.
-    assert "crossmesh: batch.micr=3: there is no key 'batch.micr'. Did you mean batch.micro?" in told
+    assert "crossmesh: batch.micr=3: the key 'batch.micr' does not exist. Did you mean batch.micro?" in told
     assert (details(cluster, "typo")["status"], details(cluster, "typo")["driver_exit_code"]) == ("FAILED", 2)
 
 

@@ -152,6 +152,7 @@ def test_a_second_run_computes_nothing_again(first, place):
 
 
 @pytest.mark.full
+@pytest.mark.timeout(1500)
 def test_interrupted_anywhere_it_ends_cleanly_and_the_next_run_continues(first, tmp_path, checkout):
     place = Place(tmp_path, checkout)
     for moment in ("steps 1/4", "evaluate: torch"):

@@ -18,7 +18,7 @@ from crossmesh.track.tracker import TAG_KIND, Tracker
 from emulated_cluster import EmulatedCluster, emulated_cluster, gpu_node, tpu_nodes
 from tiny_job import TINY
 
-pytestmark = [pytest.mark.integration, pytest.mark.full]
+pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.timeout(1500)]
 
 STEPS = 50
 SWEEP = (

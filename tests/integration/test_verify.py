@@ -79,6 +79,6 @@ def test_packing_that_mixes_rows_is_found_on_a_real_model(
 def test_nothing_unlike_passes_and_nothing_alike_is_refused(tmp_path: Path) -> None:
     result = verify_unlike(ExperimentSpec(storage=StorageSpec(str(tmp_path))), tmp_path / "check", Console())
     rows = {name: row for name, row in result.figures.items() if isinstance(row, dict)}
-    assert len(rows) == 18
+    assert len(rows) == 19
     assert {name for name, row in rows.items() if row["verdict"] == "NOT PASSED"} == set()
     assert result.passed

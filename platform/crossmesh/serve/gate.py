@@ -13,8 +13,8 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from crossmesh.serve.access_log import AccessLog, Entry
@@ -128,14 +128,27 @@ class Gate:
             message = f"{rules.capacity} requests are computing or waiting, which is all this server takes at once. Try again later."
             await exchange.refuse(429, "queue_full", message, _RETRY_FULL_S)
         else:
-            self._running[rules.prefix] += queued
-            try:
+            with self._counted(rules.prefix, exchange) if queued else nullcontext():
                 await self._pass(rules, scope, exchange)
                 await exchange.complete(timed_out=time.monotonic() - began >= rules.timeout_s, timeout_s=rules.timeout_s)
-            finally:
-                self._running[rules.prefix] -= queued
         entry = exchange.entry(key, scope["method"], route, time.monotonic() - began)
         self._log.write(rules.log, entry, prompts=rules.log_prompts)
+
+    @contextmanager
+    def _counted(self, prefix: str, exchange: "_Exchange") -> Iterator[None]:
+        """Count a request until the end of its answer is sent, not longer: who has it may ask again at once."""
+        counted = [prefix]
+
+        def free() -> None:
+            if counted:
+                self._running[counted.pop()] -= 1
+
+        self._running[prefix] += 1
+        exchange.when_ending(free)
+        try:
+            yield
+        finally:
+            free()
 
     async def _pass(self, rules: Admission, scope: Scope, exchange: "_Exchange") -> None:
         """Have the request answered: by the engine on this node where there is just one, else by Ray Serve."""
@@ -165,6 +178,11 @@ class _Exchange:
         self._left = False
         self._cut = False
         self._named: list[tuple[bytes, bytes]] = []
+        self._ending: Callable[[], None] = lambda: None
+
+    def when_ending(self, call: Callable[[], None]) -> None:
+        """Call it before the last part of an answer is sent."""
+        self._ending = call
 
     def name(self, request: Scope) -> None:
         """Answer with the request's id, as Ray Serve does."""
@@ -191,6 +209,8 @@ class _Exchange:
         elif message["type"] == "http.response.body" and not self._withheld:
             self._tail = (self._tail + message.get("body", b""))[-_TAIL:]
             self._done = not message.get("more_body", False)
+            if self._done or (self._stream and self._tail.endswith(_LAST_EVENT)):
+                self._ending()
         if not self._withheld:
             await self._send(message)
 
@@ -249,6 +269,7 @@ def _to_engine(scope: Scope, prefix: str) -> Scope:
     return {**scope, "headers": headers, "root_path": scope.get("root_path", "") + prefix}
 
 
+_LAST_EVENT = b"data: [DONE]\n\n"
 _TYPES = {401: "invalid_request_error", 404: "invalid_request_error", 429: "rate_limit_error"}
 
 

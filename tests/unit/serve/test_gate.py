@@ -191,6 +191,33 @@ def test_more_requests_than_have_room_are_told_to_come_back_and_the_server_itsel
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(("kind", "end"), [("application/json", b"{}"), ("text/event-stream", b"data: {}\n\ndata: [DONE]\n\n")])
+def test_who_has_the_end_of_an_answer_may_ask_again_at_once(rules: Admission, kind: str, end: bytes) -> None:
+    async def run() -> None:
+        sent, go_on = asyncio.Event(), asyncio.Event()
+
+        async def lingering(seen: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind.encode())]})
+            await send({"type": "http.response.body", "body": end, "more_body": kind == "text/event-stream"})
+            sent.set()
+            await go_on.wait()
+
+        gate = Gate(lingering, lambda: {"": replace(rules, capacity=1)}, dict)
+        first, second = Client(), Client()
+        request = scope("/v1/completions", bearer(KEY), method="POST")
+        tasks = [asyncio.create_task(gate(request, first.receive, first.send))]
+        await sent.wait()
+        tasks.append(asyncio.create_task(gate(request, second.receive, second.send)))
+        while not second.sent:
+            await asyncio.sleep(0)
+        assert second.status == 200
+        go_on.set()
+        await asyncio.gather(*tasks)
+        assert not gate._running.total()
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("timeout_s", "messages", "code"),
     [
