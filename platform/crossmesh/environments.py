@@ -128,6 +128,8 @@ VARIABLES = (
         "both",
         "backend.compile=layer: what torch compiles is kept in the cache of storage.root, or where this says.",
     ),
+    Variable("MODEL_IMPL_TYPE", "set", "vllm where a TPU engine has adapters: its own models in JAX, which it prefers, take none."),
+    Variable("TPU_MULTIHOST_BACKEND", "set", "ray where a TPU engine has a whole slice: a process on each host, on the reserved chips."),
     Variable("VLLM_NO_USAGE_STATS", "set", "1: vLLM sends no usage report."),
     Variable("MALLOC_MMAP_THRESHOLD_", "set", "1 GiB: a CPU engine keeps its freed memory, because fresh pages cost a tenth of its time."),
     Variable("MALLOC_TRIM_THRESHOLD_", "set", "1 GiB: the same."),

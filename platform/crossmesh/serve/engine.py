@@ -16,7 +16,7 @@ from crossmesh.hardware.emulation import emulated
 from crossmesh.models.families import read_architecture
 from crossmesh.models.serving_defaults import TEMPLATE_FILE, template_of
 from crossmesh.serve.adapters import ServedAdapter, ServedBase, check_names, check_rank, serving_rank
-from crossmesh.serve.options import check_options, compile_variables, option_arguments, scaling, service_limits
+from crossmesh.serve.options import check_options, compile_variables, on_reserved_chips, option_arguments, scaling, service_limits
 from crossmesh.serve.parsers import parser_arguments
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.serving import ServeSpec
@@ -105,7 +105,7 @@ def engine_settings(spec: ExperimentSpec, base: ServedBase, adapters: Sequence[S
         config,
         {adapter.name: str(adapter.folder.resolve()) for adapter in adapters},
         _deployment(spec.serve, device),
-        _variables(computing) | compile_variables(spec.serve),
+        _variables(computing, spec.serve, adapted=bool(lora)) | compile_variables(spec.serve),
         device.chip,
         spec.serve.tp * spec.serve.pp,
         service_limits(spec.serve),
@@ -203,12 +203,28 @@ def _device_arguments(spec: ExperimentSpec, device: Device, *, adapted: bool) ->
     return {"gpu_memory_utilization": spec.serve.gpu_memory_utilization}
 
 
-def _variables(device: Device) -> dict[str, str]:
+def _variables(device: Device, serve: ServeSpec, *, adapted: bool) -> dict[str, str]:
     # The model is a local folder with everything in it.
     # Adapters are loaded through our own routes, which check them; vLLM's take any path.
     variables = {"HF_HUB_OFFLINE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "0"}
-    if isinstance(device, Cpu):
-        variables |= CPU_VARIABLES
+    match device:
+        case Cpu():
+            variables |= CPU_VARIABLES
+        case Tpu():
+            variables |= _tpu_variables(device, serve, adapted=adapted)
+    return variables
+
+
+def _tpu_variables(device: Tpu, serve: ServeSpec, *, adapted: bool) -> dict[str, str]:
+    """Return what tpu-inference 0.32 reads: which implementation of the model computes, and where.
+
+    It prefers models of its own in JAX, and those take no adapters: an engine with adapters would start and fail at the first of them.
+    Without Ray it computes in the replica's process, on chips of the replica's host, which need not be those that the replica reserved;
+    on a slice of several hosts it would wait for the others.
+    """
+    variables = {"MODEL_IMPL_TYPE": "vllm"} if adapted else {}
+    if on_reserved_chips(serve, device):
+        variables["TPU_MULTIHOST_BACKEND"] = "ray"
     return variables
 
 

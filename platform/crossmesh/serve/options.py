@@ -62,10 +62,6 @@ def compile_variables(serve: ServeSpec) -> dict[str, str]:
 def check_options(serve: ServeSpec, device: Device) -> None:
     """Raise `InputError` for what the engine of `device` cannot do: the key, why not, and what is possible."""
     chips, wanted = device.chip_count(), serve.tp * serve.pp
-    if isinstance(device, Tpu) and wanted > device.chips_per_host and wanted % device.chips_per_host:
-        raise InputError(
-            f"{_sizes(serve)} does not fill whole hosts of {device.chips_per_host} chips. Allowed: a multiple of {device.chips_per_host}."
-        )
     if wanted > chips:
         raise InputError(f"{_sizes(serve)} is more than the {chips} chips of {device.chip}. Allowed: 1 to {chips}.")
     if serve.disaggregated:
@@ -85,6 +81,7 @@ def check_options(serve: ServeSpec, device: Device) -> None:
             _check_cpu(serve)
         case Tpu():
             _check_tpu(serve)
+            _check_slice(serve, device)
 
 
 def _sizes(serve: ServeSpec) -> str:
@@ -106,6 +103,34 @@ def _check_tpu(serve: ServeSpec) -> None:
         raise InputError("serve.speculative=draft: vLLM's TPU engine has no draft models. Allowed there: none, ngram.")
     if serve.kv_cache_dtype == "float16":
         raise InputError("serve.kv_cache_dtype=float16: TPUs compute in bfloat16. Allowed there: auto, bfloat16, fp8, fp8_e4m3, fp8_e5m2.")
+
+
+def fills_slice(serve: ServeSpec, device: Tpu) -> bool:
+    """Whether an engine computes on every chip of its slice."""
+    return serve.tp * serve.pp == device.chip_count()
+
+
+def on_reserved_chips(serve: ServeSpec, device: Tpu) -> bool:
+    """Whether Ray can start the processes of an engine on the chips that it reserved: one on each host, of which a stage has one or all."""
+    return fills_slice(serve, device) and (serve.pp == 1 or device.hosts > 1)
+
+
+def _check_slice(serve: ServeSpec, device: Tpu) -> None:
+    """Check how an engine lies on its slice, which is reserved as a whole: with a process on each host, or on a part of one host."""
+    chips, per_host, hosts = device.chip_count(), device.chips_per_host, device.hosts
+    allowed = f"serve.tp={chips}, or serve.tp={per_host} with serve.pp={hosts}"
+    if hosts > 1 and not fills_slice(serve, device):
+        raise InputError(
+            f"{_sizes(serve)} does not fill the {chips} chips of {device.accelerator_type}: on several hosts an engine has a process "
+            f"on each, and all of them compute. Allowed: {allowed}; or a slice of one host."
+        )
+    if hosts > 1 and serve.pp not in (1, hosts):
+        raise InputError(f"{_sizes(serve)} on {hosts} hosts of {per_host} chips: a stage of layers has one host. Allowed: {allowed}.")
+    if serve.most_replicas > 1 and not on_reserved_chips(serve, device):
+        raise InputError(
+            f"{_sizes(serve)} with up to {serve.most_replicas} engines: one that does not share each layer over all {chips} chips of its "
+            f"slice computes in its replica's process, and two replicas may meet on one host. Allowed: one engine, or serve.tp={chips}."
+        )
 
 
 def scaling(serve: ServeSpec) -> dict[str, Any]:

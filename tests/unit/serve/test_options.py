@@ -61,7 +61,7 @@ def test_what_is_compiled_is_kept_on_the_volume() -> None:
         ("cpu", {"kv_cache_dtype": "bfloat16"}, r"serve\.kv_cache_dtype=bfloat16: .*Allowed: auto, fp8"),
         ("cpu", {"pp": 2}, r"serve\.tp=1 with serve\.pp=2 is more than the 1 chips of cpu"),
         ("tpu_v6e_8", {"kv_cache_dtype": "float16"}, r"serve\.kv_cache_dtype=float16: TPUs"),
-        ("tpu_v6e_16", {"tp": 10}, r"serve\.tp=10 does not fill whole hosts"),
+        ("tpu_v6e_16", {"tp": 10}, r"serve\.tp=10 does not fill the 16 chips of v6e-16"),
         ("gpu_2xh100", {"disaggregated": True}, r"serve\.disaggregated=true is not possible: .*NIXL"),
         ("gpu_2xh100", {"task": "embed", "max_loras": 1}, r"serve\.task=embed serves no adapters"),
         ("gpu_2xh100", {"task": "embed", "speculative": "ngram"}, r"serve\.speculative=ngram with serve\.task=embed"),
