@@ -1,6 +1,6 @@
 """The one catalogue of chips, slices and prices, read from `catalogue.yaml` and, where a user gives one, from a file of the same form."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from crossmesh.errors import InputError, reading, require, require_choice
-from crossmesh.hardware.chips import PRICE_KINDS, TOPOLOGIES, Chip, Link, Price
+from crossmesh.hardware.chips import PRICE_KINDS, TOPOLOGIES, Chip, Link, Offer, Price, unsold
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 
 _GIB = 1 << 30
@@ -29,6 +29,8 @@ class Slice:
     """The figures of one of its chips; None for a CPU, which has none."""
     prices: tuple[Price, ...]
     """The preferred one of each kind first."""
+    offers: tuple[Offer, ...] = ()
+    """How it is sold, by seller; empty where that is not known."""
 
     @property
     def figures(self) -> Chip:
@@ -105,11 +107,13 @@ def _slice(name: str, entry: Mapping[str, Any], chips: Mapping[str, Chip]) -> Sl
     device = _device(name, entry)
     if not isinstance(device, Cpu):
         require_choice(f"catalogue, slice {name}: chip", device.chip, chips)
+    offers = tuple(_offer(name, offer) for offer in entry.get("sold", ()))
     return Slice(
         name,
         device,
         None if isinstance(device, Cpu) else chips[device.chip],
-        tuple(_price(name, price) for price in entry.get("prices", ())),
+        tuple(_price(name, price, offers) for price in entry.get("prices", ())),
+        offers,
     )
 
 
@@ -124,8 +128,26 @@ def _device(name: str, entry: Mapping[str, Any]) -> Device:
             return Tpu(entry["chip"], entry["topology"], entry["accelerator_type"], entry["chips_per_host"])
 
 
-def _price(name: str, entry: Mapping[str, Any]) -> Price:
+def _offer(name: str, entry: Mapping[str, Any]) -> Offer:
+    for way in entry["ways"]:
+        require_choice(f"catalogue, slice {name}: way of selling", way, PRICE_KINDS)
+    return Offer(entry["seller"], entry["product"], tuple(entry["ways"]), entry["source"], _date(f"slice {name}: date of an offer", entry))
+
+
+def _price(name: str, entry: Mapping[str, Any], offers: Sequence[Offer]) -> Price:
     require_choice(f"catalogue, slice {name}: price kind", entry["kind"], PRICE_KINDS)
+    seller = entry.get("seller", offers[0].seller if offers else "")
+    return Price(
+        float(entry["usd_per_hour"]),
+        entry["kind"],
+        entry.get("region", ""),
+        entry["source"],
+        _date(f"slice {name}: price date", entry),
+        unsold(entry["kind"], seller, offers),
+    )
+
+
+def _date(what: str, entry: Mapping[str, Any]) -> date | None:
     read = entry.get("date")
-    require(read is None or isinstance(read, date), f"catalogue, slice {name}: price date", read, "a date, 2026-05-01, or none")
-    return Price(float(entry["usd_per_hour"]), entry["kind"], entry.get("region", ""), entry["source"], read)
+    require(read is None or isinstance(read, date), f"catalogue, {what}", read, "a date, 2026-05-01, or none")
+    return read

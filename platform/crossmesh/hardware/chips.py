@@ -1,9 +1,11 @@
 """A chip's figures and what a slice of them costs: frozen values, and the ratios that make offers comparable. Reads no file."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
-PRICE_KINDS = ("on_demand", "spot", "committed_1y", "committed_3y")
+PRICE_KINDS = ("on_demand", "spot", "flex_start", "committed_1y", "committed_3y")
+"""Ways in which slices are sold, and kinds of prices."""
 TOPOLOGIES = ("torus2d", "torus3d", "switch", "mesh", "pcie")
 """How the chips of a slice are joined: by links to neighbours, all to all through a switch or directly, or over the host's bus."""
 _GIB = 1 << 30
@@ -59,6 +61,8 @@ class Price:
     source: str
     read: date | None
     """When; None where the source's date is not known."""
+    unsold: str = ""
+    """Why nothing is rented at this price, and what is sold instead; empty where nothing is known against it."""
 
     def age_days(self, today: date) -> int | None:
         """Days since it was read."""
@@ -76,6 +80,34 @@ class Price:
                 "Look it up, or give your own in hardware.catalogue."
             )
         return ""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """How one seller sells a slice."""
+
+    seller: str
+    product: str
+    """The seller's name of the machine or slice."""
+    ways: tuple[str, ...]
+    """Of `PRICE_KINDS`."""
+    source: str
+    read: date | None
+    """When; None where the source's date is not known."""
+
+    def __str__(self) -> str:
+        """What can be rented, in words."""
+        return f"{self.seller} sells {self.product} as {' or '.join(self.ways)}"
+
+
+def unsold(kind: str, seller: str, offers: Sequence[Offer]) -> str:
+    """Why nothing is sold at a price of `kind` by `seller`; empty where it is, or where it is not known how that seller sells."""
+    asked = next((offer for offer in offers if offer.seller == seller), None)
+    if asked is None or kind in asked.ways:
+        return ""
+    said = "; ".join(str(offer) for offer in (asked, *(offer for offer in offers if offer is not asked)))
+    when = asked.read.isoformat() if asked.read else "no date"
+    return f"Nothing is sold at this {kind} price: {said} ({asked.source}, {when}). Choose another plan.price or plan.region."
 
 
 @dataclass(frozen=True)

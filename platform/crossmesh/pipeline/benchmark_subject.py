@@ -129,8 +129,9 @@ def terms_of(spec: ExperimentSpec, longest: int) -> tuple[Terms, list[str]]:
         notes.append(f"hardware={spec.hardware.name} is emulated on CPU devices: no cost per token, and its rates are not the hardware's.")
     elif price is None:
         notes.append(f"hardware={spec.hardware.name} has no {spec.plan.price} price in the catalogue: no cost per token.")
-    elif warning := price.warning(datetime.now(UTC).date(), spec.plan.price_max_age_days):
-        notes.append(warning)
+    else:
+        said = (price.unsold, price.warning(datetime.now(UTC).date(), spec.plan.price_max_age_days))
+        notes += [text for text in said if text]
     return Terms(longest, engines, price.usd_per_hour if price else None), notes
 
 

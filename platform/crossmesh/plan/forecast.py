@@ -110,8 +110,8 @@ def forecast(
 
     `compiled` is a compiler's or a trace's answer for it, `calibration` what own runs on such chips measured.
     """
-    price, warning = priced(point.slice, plan, today)
-    said = (warning, _network_warning(point), calibration.text if calibration else "", *(compiled.warnings if compiled else ()))
+    price, of_price = priced(point.slice, plan, today)
+    said = (*of_price, _network_warning(point), calibration.text if calibration else "", *(compiled.warnings if compiled else ()))
     warnings = tuple(text for text in said if text)
     broken = broken_rules(point)
     if broken:
@@ -142,13 +142,15 @@ def _largest(found: Figures) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {size / GIB:.1f} GiB" for name, size in kinds)
 
 
-def priced(slice_: Slice, plan: PlanSpec, today: date) -> tuple[Price | None, str]:
+def priced(slice_: Slice, plan: PlanSpec, today: date) -> tuple[Price | None, tuple[str, ...]]:
     """The price of a slice as `plan` asks for it, None where there is none, and what is to be said of it."""
     price = slice_.price(plan.price, plan.region)
     if price:
-        return price, price.warning(today, plan.price_max_age_days)
+        return price, (price.unsold, price.warning(today, plan.price_max_age_days))
     where = f" in {plan.region}" if plan.region else ""
-    return None, f"The catalogue has no {plan.price} price for {slice_.name}{where}: nothing is priced. Give yours in hardware.catalogue."
+    sold = f" {'; '.join(str(offer) for offer in slice_.offers)}." if slice_.offers else ""
+    missing = f"The catalogue has no {plan.price} price for {slice_.name}{where}: nothing is priced."
+    return None, (f"{missing}{sold} Give yours in hardware.catalogue.",)
 
 
 def _network_warning(point: Point) -> str:

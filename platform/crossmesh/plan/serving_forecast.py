@@ -51,8 +51,8 @@ class ServingForecast:
 
 def serving_forecast(point: ServingPoint, plan: PlanSpec, today: date, load: Load | None = None) -> ServingForecast:
     """Plan the engine at the prices of `plan`, and how `load` fares on it where one is given."""
-    price, warning = priced(point.slice, plan, today)
-    warnings = tuple(text for text in (*_replicated(point), warning) if text)
+    price, of_price = priced(point.slice, plan, today)
+    warnings = tuple(text for text in (*_replicated(point), *of_price) if text)
     broken = broken_serving_rules(point)
     if broken:
         return ServingForecast(point, None, broken, nearest(point), price, warnings)

@@ -26,4 +26,5 @@ def rent(hardware: str, kind: str, region: str, catalogue: str, slices: int = 1)
         )
     where = f" in {price.region}" if price.region else ""
     read = f"read {price.read.isoformat()}" if price.read else "of unknown date"
-    return Rent(slices * price.usd_per_hour, f"{kind}{where}: {price.source}, {read}")
+    unsold = f". {price.unsold}" if price.unsold else ""
+    return Rent(slices * price.usd_per_hour, f"{kind}{where}: {price.source}, {read}{unsold}")

@@ -26,7 +26,7 @@ class PlanSpec:
     gate: bool = True
     """Whether a job whose plan does not work is refused before it starts; `false` says so and starts it."""
     price: str = "on_demand"
-    """Kind of price: `on_demand`, `spot`, `committed_1y` or `committed_3y`."""
+    """Kind of price: `on_demand`, `spot`, `flex_start`, `committed_1y` or `committed_3y`."""
     region: str = ""
     """Region of the price; empty: the catalogue's first price of the kind."""
     price_max_age_days: int = 180

@@ -52,6 +52,37 @@ def test_prices_of_the_paper_come_first_and_a_region_or_kind_can_be_asked_for() 
     assert all(price.source for one in slices().values() for price in one.prices)
 
 
+def test_every_slice_with_a_price_says_how_each_of_its_sellers_sells_it() -> None:
+    for one in slices().values():
+        assert bool(one.offers) or not one.prices
+        assert all(offer.source and offer.ways for offer in one.offers)
+    assert {name for name, one in slices().items() if not one.offers} == {"cpu", "gpu_8xmi300x"}
+    unsold = {(name, price.kind, price.region) for name, one in slices().items() for price in one.prices if price.unsold}
+    assert unsold == {(name, "on_demand", region) for name in ("gpu_1xh100", "gpu_2xh100") for region in ("", "us-east4")}
+
+
+def test_a_price_of_nothing_that_is_sold_says_so_and_what_is_sold() -> None:
+    two, one = find_slice("gpu_2xh100"), find_slice("gpu_1xh100")
+    assert two.price("on_demand").unsold.startswith(
+        "Nothing is sold at this on_demand price: Google Cloud sells a3-highgpu-2g as spot or flex_start (docs.cloud.google.com/"
+    )
+    assert two.price("spot").unsold == ""
+    assert "a3-highgpu-1g as spot or flex_start; Nebius sells one H100 as on_demand or spot (" in one.price("on_demand").unsold
+    assert one.price("on_demand", "nebius-eu-north1").unsold == ""
+
+
+def test_of_a_users_own_prices_only_what_the_user_says_is_known(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    slice_ = "{kind: gpu, chip: h100, count: 2, accelerator_type: H100, prices: [{usd_per_hour: 9, kind: on_demand, source: contract}]"
+    own.write_text(f"slices:\n  gpu_2xh100: {slice_}}}\n")
+    assert find_slice("gpu_2xh100", str(own)).price("on_demand").unsold == ""
+    own = tmp_path / "sold.yaml"
+    own.write_text(
+        f"slices:\n  gpu_2xh100: {slice_}, sold: [{{seller: us, product: rack, ways: [spot], source: contract, date: 2026-11-01}}]}}\n"
+    )
+    assert "us sells rack as spot (contract, 2026-11-01)" in find_slice("gpu_2xh100", str(own)).price("on_demand").unsold
+
+
 def test_a_price_per_unit_by_hand() -> None:
     one = find_slice("tpu_v5p_8")
     unit = unit_prices(one.chip, 4, one.price("on_demand"))
@@ -90,9 +121,13 @@ def test_a_users_file_adds_slices_and_replaces_chips(tmp_path: Path) -> None:
         ("slices: {a: {kind: npu}}", "Allowed: cpu, gpu, tpu"),
         (
             "slices: {a: {kind: cpu, prices: [{usd_per_hour: 1, kind: monthly, source: x}]}}",
-            "Allowed: committed_1y, committed_3y, on_demand, spot",
+            "Allowed: committed_1y, committed_3y, flex_start, on_demand, spot",
         ),
         ("chips: {a: {tflops: {}}}", "Needed: a catalogue"),
+        (
+            "slices: {a: {kind: cpu, sold: [{seller: me, product: it, ways: [flexstart], source: x}]}}",
+            "slice a: way of selling='flexstart'",
+        ),
     ],
 )
 def test_a_users_mistake_is_one_message(tmp_path: Path, text: str, said: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.plan.figures import Compiled, figures, micro_flops
-from crossmesh.plan.forecast import Forecast, forecast, pareto
+from crossmesh.plan.forecast import Forecast, forecast, pareto, priced
 from crossmesh.plan.record import training_record
 from crossmesh.spec.planning import PlanSpec
 from plan_points import paper_point
@@ -61,6 +61,18 @@ def test_budgets_reject(plan: PlanSpec, said: str) -> None:
 def test_stale_and_missing_prices_are_said() -> None:
     assert "days old" in forecast(paper_point(), PlanSpec(), date(2027, 6, 1)).warnings[0]
     assert "no committed_1y price for tpu_v5p_8" in forecast(paper_point(), PlanSpec(price="committed_1y"), TODAY).warnings[0]
+
+
+def test_a_price_of_nothing_that_is_sold_is_said_beside_its_age_and_what_is_sold_where_there_is_no_price() -> None:
+    h100 = find_slice("gpu_2xh100")
+    price, said = priced(h100, PlanSpec(), date(2027, 6, 1))
+    assert price is not None
+    assert "Nothing is sold at this on_demand price: Google Cloud sells a3-highgpu-2g as spot or flex_start" in said[0]
+    assert "days old" in said[1]
+    assert priced(h100, PlanSpec(price="spot"), TODAY)[1][0] == ""
+    none, said = priced(h100, PlanSpec(price="flex_start"), TODAY)
+    assert none is None
+    assert "no flex_start price for gpu_2xh100: nothing is priced. Google Cloud sells a3-highgpu-2g as spot or flex_start. Give" in said[0]
 
 
 def test_a_compilers_memory_counts_and_its_time_is_the_least() -> None:
