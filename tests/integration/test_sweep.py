@@ -18,7 +18,7 @@ from crossmesh.track.tracker import TAG_KIND, Tracker
 from emulated_cluster import EmulatedCluster, emulated_cluster, gpu_node, tpu_nodes
 from tiny_job import TINY
 
-pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.timeout(2400)]
 
 STEPS = 50
 SWEEP = (
@@ -42,7 +42,7 @@ def start(cluster: EmulatedCluster, checkout: Path, storage: Path, *arguments: s
 
 
 def finish(process: "subprocess.Popen[str]", storage: Path, code: int) -> dict[str, Any]:
-    out, _ = process.communicate(timeout=400)
+    out, _ = process.communicate(timeout=900)
     assert process.returncode == code, storage.with_suffix(".log").read_text()
     said: dict[str, Any] = json.loads(out.splitlines()[-1])
     return said
