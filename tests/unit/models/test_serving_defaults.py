@@ -126,7 +126,7 @@ def test_a_whole_model_is_asked_with_the_date_of_its_training(tmp_path: Path, te
 
 
 def test_named_templates_of_a_whole_model_all_stay(tmp_path: Path) -> None:
-    folder = model_folder(tmp_path / "model")
+    folder = model_folder(tmp_path / "model", LLAMA)
     config = {**read_json(folder / "tokenizer_config.json")}
     named = [{"name": "default", "template": LLAMA}, {"name": "tool_use", "template": f"{LLAMA}tools"}]
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": named}))
