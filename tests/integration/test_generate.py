@@ -80,6 +80,11 @@ def test_failures_for_good_are_counted_by_kind_and_the_next_start_asks_only_for_
     assert endpoint.requests == []
 
 
+def test_an_endpoint_without_keys_gets_none(endpoint, tmp_path):
+    endpoint.authorization = None
+    assert len(ask(endpoint, tmp_path, key="")) == 10
+
+
 def test_an_interrupted_run_keeps_its_answers(endpoint, tmp_path):
     def interrupt(done, total):
         if done == 3:

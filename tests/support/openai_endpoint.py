@@ -12,6 +12,8 @@ class Endpoint:
     """Answers by a table from the last message to a text; a fault is an HTTP status that is given so many times first."""
 
     def __init__(self) -> None:
+        self.authorization: str | None = f"Bearer {KEY}"
+        """What requests must have; None: no key at all."""
         self.answers: dict[str, str] = {}
         self.faults: dict[str, list[int]] = {}
         self.bodies: dict[str, list[bytes]] = {}
@@ -61,7 +63,7 @@ class Endpoint:
             self.in_flight -= 1
 
     async def _models(self, request: web.Request) -> web.Response:
-        if request.headers.get("Authorization") != f"Bearer {KEY}":
+        if request.headers.get("Authorization") != self.authorization:
             return web.json_response({"error": {"message": "wrong key"}}, status=401)
         cards = [{"id": name, "object": "model"} for name in self.models]
         return web.json_response({"object": "list", "data": cards}, headers=self._headers())
@@ -73,7 +75,7 @@ class Endpoint:
     def _answer(self, authorization: str | None, body: dict) -> web.Response:
         self.requests.append(body)
         question = body["messages"][-1]["content"]
-        if authorization != f"Bearer {KEY}":
+        if authorization != self.authorization:
             return web.json_response({"error": {"message": "wrong key"}}, status=401)
         if body["model"] != "base":
             return web.json_response({"error": {"message": "no such model"}}, status=404)

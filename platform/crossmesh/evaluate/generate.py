@@ -20,6 +20,7 @@ from crossmesh.origin import Origin, ServerChangedError
 from crossmesh.spec.evaluation import EvalSpec
 
 if TYPE_CHECKING:
+    from httpx import Request
     from openai import AsyncOpenAI
 
 _MAX_RETRIES = 6
@@ -105,8 +106,14 @@ def _client(base_url: str, api_key: str) -> "AsyncOpenAI":
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(f"The endpoint {base_url!r} is not an http:// or https:// URL.")
     url = base_url if parts.path.strip("/") else f"{base_url.rstrip('/')}/v1"
-    http = DefaultAsyncHttpxClient(trust_env=not _is_local(parts.hostname), timeout=_REQUEST_TIMEOUT_S)
-    return AsyncOpenAI(base_url=url, api_key=api_key, max_retries=_MAX_RETRIES, timeout=_REQUEST_TIMEOUT_S, http_client=http)
+    hooks = {"request": [] if api_key else [_without_key]}
+    http = DefaultAsyncHttpxClient(trust_env=not _is_local(parts.hostname), timeout=_REQUEST_TIMEOUT_S, event_hooks=hooks)
+    # The client refuses to be without a key, and endpoints without keys are usual.
+    return AsyncOpenAI(base_url=url, api_key=api_key or "none", max_retries=_MAX_RETRIES, timeout=_REQUEST_TIMEOUT_S, http_client=http)
+
+
+async def _without_key(request: "Request") -> None:
+    request.headers.pop("Authorization", None)
 
 
 def _is_local(host: str) -> bool:
