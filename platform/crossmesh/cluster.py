@@ -7,6 +7,7 @@ A local Ray listens on 127.0.0.1, has token authentication on, a short temporary
 import functools
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -208,20 +209,37 @@ def _niceness() -> str:
 def call_worker(kind: str, device: Device, function: Callable[..., _Result], *arguments: object) -> _Result:
     """Call an importable `function` in a worker of the environment `kind` and return what it returns.
 
-    A `CrossmeshError` arrives as itself, without Ray's traceback; any other failure as Ray's `RayTaskError`.
+    A `CrossmeshError` arrives as itself, without Ray's traceback; any other failure as Ray's `RayTaskError`. A library that the worker
+    lacks is an `InputError` that names the lock which has it.
     """
-    with task_options(environment(kind, device), device) as options:
+    worker = environment(kind, device)
+    with task_options(worker, device) as options:
         task = ray.remote(function).options(**options).remote(*arguments)
         try:
             result: _Result = ray.get(task)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, CrossmeshError):
                 raise error.cause from None
+            if missing := lacking(str(error.cause), worker, device):
+                raise InputError(missing) from None
             raise
         except KeyboardInterrupt:
             cancel_task(task)
             raise
     return result
+
+
+def lacking(said: str, worker: WorkerEnvironment, device: Device) -> str:
+    """What to do about a worker that `said` that it has no module of some name; empty when it failed otherwise."""
+    found = re.search(r"No module named '([\w.]+)'", said)
+    if found is None:
+        return ""
+    where = worker.python or "the one that runs Ray there"
+    local = " hardware=cpu is for one machine (`make install`)." if isinstance(device, Cpu) else ""
+    return (
+        f"A worker of {worker.kind} on {device.chip} has no module {found[1]!r}: its environment ({where}) is not made from "
+        f"requirements/{worker.lock}. On a cluster's node requirements/install-node.sh makes it.{local}"
+    )
 
 
 def cancel_task(task: Any, wait_s: float = 0.0) -> None:

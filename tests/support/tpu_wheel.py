@@ -7,17 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-_LOADER, _ENVS, _PLATFORM, _RUNNER, _UTILS = (
-    f"tpu_inference/{name}.py" for name in ("models/common/model_loader", "envs", "platforms/tpu_platform", "runner/tpu_runner", "utils")
-)
+_MODULES = ("models/common/model_loader", "envs", "platforms/tpu_platform", "runner/tpu_runner", "utils", "tpu_info")
 
 
 def facts_of(wheel: Path) -> dict[str, Any]:
     """Return what our settings of a TPU engine rely on, in the form of `tests/unit/serve/tpu_inference.json`."""
     with zipfile.ZipFile(wheel) as archive:
-        loader, envs, platform, runner, utils = (
-            ast.parse(archive.read(name).decode()) for name in (_LOADER, _ENVS, _PLATFORM, _RUNNER, _UTILS)
-        )
+        loader, envs, platform, runner, utils, info = (ast.parse(archive.read(f"tpu_inference/{name}.py").decode()) for name in _MODULES)
     return {
         "wheel": wheel.name,
         "sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(),
@@ -28,6 +24,7 @@ def facts_of(wheel: Path) -> dict[str, Any]:
         "copied_to_workers": sorted({"MODEL_IMPL_TYPE", "TPU_MULTIHOST_BACKEND"} & set(_assigned(platform, "additional_env_vars"))),
         "speculative": sorted(_methods(_function(runner, "_init_speculative_decoding"))),
         "cache_dtypes": sorted(_assigned(utils, "_DTYPE_STR_ALIAS_TO_JAX_DTYPE")),
+        "chips_of_one_device": sorted(_chips_of_one_device(_function(info, "get_num_cores_per_chip"))),
         "refuses_seeds": "JAX does not support per-request seed." in _strings(_function(platform, "validate_request")),
     }
 
@@ -79,6 +76,18 @@ def _methods(function: ast.FunctionDef) -> Iterator[str]:
     for node in ast.walk(function):
         if isinstance(node, ast.Compare) and ast.unparse(node.left).endswith(".method"):
             yield from (one.value for one in node.comparators if isinstance(one, ast.Constant) and isinstance(one.value, str))
+
+
+def _chips_of_one_device(function: ast.FunctionDef) -> tuple[str, ...]:
+    """Beginnings of the names of slices for which the function returns 1; it returns 2 for all others."""
+    match function.body:
+        case [
+            *_,
+            ast.If(test=ast.Call(args=[names]), body=[ast.Return(value=ast.Constant(value=1))]),
+            ast.Return(value=ast.Constant(value=2)),
+        ]:
+            return tuple(ast.literal_eval(names))
+    raise AssertionError("get_num_cores_per_chip is another")
 
 
 def _strings(function: ast.FunctionDef) -> set[Any]:

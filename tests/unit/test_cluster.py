@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import stat
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +14,11 @@ from ray import PlacementGroupID
 from ray.util.placement_group import PlacementGroup
 
 from crossmesh import cluster
+from crossmesh.cluster import lacking
 from crossmesh.environments import environment
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import find_slice
+from crossmesh.hardware.devices import Cpu, Gpu
 from crossmesh.spec.services import StorageSpec
 
 
@@ -212,6 +215,20 @@ def test_a_task_goes_to_a_node_with_the_environment_it_needs() -> None:
         with cluster.task_options(environment(kind, device), device) as options:
             assert options["resources"] == {}
             assert "scheduling_strategy" not in options
+
+
+def test_a_worker_without_its_libraries_is_told_which_lock_has_them() -> None:
+    said = "The remote function failed to import on the worker.\nModuleNotFoundError: No module named 'torch'"
+    worker = environment("train/torch", Cpu())
+    assert lacking(said, worker, Cpu()) == (
+        "A worker of train/torch on cpu has no module 'torch': its environment (the one that runs Ray there) is not made from "
+        "requirements/cpu.txt. On a cluster's node requirements/install-node.sh makes it. hardware=cpu is for one machine (`make install`)."
+    )
+    gpu = Gpu("h100", 2, "H100")
+    assert lacking(said, replace(environment("train/torch", gpu), python="/there/python"), gpu).startswith(
+        "A worker of train/torch on h100 has no module 'torch': its environment (/there/python) is not made from requirements/gpu.txt."
+    )
+    assert lacking("CUDA out of memory", worker, Cpu()) == ""
 
 
 def test_a_task_for_tpu_slices_runs_on_a_host_of_them_while_all_their_hosts_are_held(monkeypatch: pytest.MonkeyPatch) -> None:

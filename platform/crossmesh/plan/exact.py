@@ -121,8 +121,8 @@ def _engine_devices(point: ServingPoint) -> str:
         return ""
     if point.tp > chips:
         return f"serve.tp={point.tp} is more than the {chips} chips of {point.slice.name}."
-    if isinstance(device, Tpu) and point.tp > device.chips_per_host and point.tp % device.chips_per_host:
-        return f"serve.tp={point.tp} does not fill whole hosts of {device.chips_per_host} chips."
+    if isinstance(device, Tpu) and device.hosts > 1 and point.tp not in (chips, device.chips_per_host):
+        return f"serve.tp={point.tp} does not fill the {chips} chips of {device.hosts} hosts, nor one host for each stage of layers."
     return ""
 
 

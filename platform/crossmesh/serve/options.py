@@ -105,6 +105,10 @@ def _check_tpu(serve: ServeSpec) -> None:
         raise InputError("serve.kv_cache_dtype=float16: TPUs compute in bfloat16. Allowed there: auto, bfloat16, fp8, fp8_e4m3, fp8_e5m2.")
 
 
+_ONE_DEVICE = ("v5e", "v6e")
+"""Chips that tpu-inference 0.32 counts as one device (`tpu_info.get_num_cores_per_chip`); of the others it counts two."""
+
+
 def fills_slice(serve: ServeSpec, device: Tpu) -> bool:
     """Whether an engine computes on every chip of its slice."""
     return serve.tp * serve.pp == device.chip_count()
@@ -118,7 +122,18 @@ def on_reserved_chips(serve: ServeSpec, device: Tpu) -> bool:
 def _check_slice(serve: ServeSpec, device: Tpu) -> None:
     """Check how an engine lies on its slice, which is reserved as a whole: with a process on each host, or on a part of one host."""
     chips, per_host, hosts = device.chip_count(), device.chips_per_host, device.hosts
-    allowed = f"serve.tp={chips}, or serve.tp={per_host} with serve.pp={hosts}"
+    if device.chip == "v7x":
+        raise InputError(
+            f"serve.tp on {device.accelerator_type}: the engine takes two devices of each chip, and Ray one, so half of the chips would be "
+            "paid for and idle. Choose other hardware: v5e, v5p or v6e."
+        )
+    if serve.pp > 1 and device.chip not in _ONE_DEVICE:
+        raise InputError(
+            f"{_sizes(serve)} on {device.accelerator_type}: the engine gives a stage of layers half of its chips there (it counts two "
+            f"devices a chip) and does not start. Allowed: serve.pp=1; stages are possible on {' and '.join(_ONE_DEVICE)}."
+        )
+    staged = f", or serve.tp={per_host} with serve.pp={hosts}" if device.chip in _ONE_DEVICE else ""
+    allowed = f"serve.tp={chips}{staged}"
     if hosts > 1 and not fills_slice(serve, device):
         raise InputError(
             f"{_sizes(serve)} does not fill the {chips} chips of {device.accelerator_type}: on several hosts an engine has a process "

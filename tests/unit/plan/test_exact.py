@@ -68,6 +68,14 @@ def test_serving_refuses_what_neither_divides_nor_is_a_multiple() -> None:
     assert "16640 tokens, more than serve.max_model_len=16384" in broken_serving_rules(paper_engine(prompt=16128))[0]
 
 
+def test_an_engine_on_several_hosts_has_all_of_their_chips_or_a_host_for_each_stage() -> None:
+    four_hosts = find_slice("tpu_v6e_16")
+    assert "does not fill the 16 chips of 4 hosts" in broken_serving_rules(paper_engine(slice=four_hosts, tp=8))[0]
+    assert "does not fill the 16 chips of 4 hosts" in broken_serving_rules(paper_engine(slice=four_hosts, tp=1))[0]
+    for tp in (4, 16):
+        assert not [reason for reason in broken_serving_rules(paper_engine(slice=four_hosts, tp=tp)) if "hosts" in reason]
+
+
 def test_ten_thousand_points_take_under_two_seconds() -> None:
     base = paper_point(slice=find_slice("tpu_v6e_8"))
     meshes = [MeshShape(8 // (fsdp * tp), fsdp, tp) for fsdp in (1, 2, 4, 8) for tp in (1, 2, 4, 8) if 8 % (fsdp * tp) == 0]
