@@ -51,6 +51,7 @@ VARIABLES = (
     Variable("RAY_AUTH_TOKEN_PATH", "read", "File with the token of the Ray cluster, instead of ~/.ray/auth_token."),
     Variable("HF_HOME", "read", "Cache of huggingface_hub for hf:// sources."),
     Variable("HF_HUB_CACHE", "read", "The same, named directly."),
+    Variable("HF_ENDPOINT", "read", "Address of the hub, or of a mirror, for hf:// sources."),
     Variable("HF_TOKEN", "read", "Access to gated hf:// sources.", secret=True),
     Variable("HF_HUB_OFFLINE", "both", "1: hf:// sources come from the cache only; set in serving workers, whose model is a local folder."),
     Variable(

@@ -154,6 +154,39 @@ def test_workers_of_every_node_have_the_priority_of_ray_itself(launcher: dict[st
         assert named["RAY_worker_niceness"] == "0"
 
 
+def test_every_node_mounts_one_file_share_as_the_storage_root(checkout: Path, launcher: dict[str, Any], kubernetes: dict[str, Any]) -> None:
+    """Node types have no commands of their own that would replace those of all, and drivers are told the folder that was mounted."""
+    loaded = prepare_config(launcher)
+    assert not [name for name, entry in loaded["available_node_types"].items() if "initialization_commands" in entry]
+    commands = loaded["initialization_commands"]
+    (share,) = re.findall(r'echo "(\S+):/\S+ (\S+) nfs4? (\S+) 0 0"', " ".join(commands))
+    address, folder, options = share
+    assert re.fullmatch(r"[\d.]+", address)
+    assert not {"nolock", "soft"} & set(options.split(","))
+    assert [command for command in commands if f"sudo mount {folder}" in command]
+    assert f"CROSSMESH_STORAGE={folder}" in loaded["head_start_ray_commands"][-1]
+    for command in commands:
+        assert subprocess.run(["bash", "-n", "-c", command], check=False).returncode == 0
+
+    claim = yaml.safe_load((checkout / "conf" / "cluster" / "storage.yml").read_text())
+    assert (claim["kind"], claim["spec"]["accessModes"]) == ("PersistentVolumeClaim", ["ReadWriteMany"])
+    for group in (kubernetes["spec"]["headGroupSpec"], *kubernetes["spec"]["workerGroupSpecs"]):
+        pod = group["template"]["spec"]
+        (volume,) = pod["volumes"]
+        (mount,) = pod["containers"][0]["volumeMounts"]
+        named = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+        assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+        assert (mount["name"], mount["mountPath"]) == (volume["name"], named["CROSSMESH_STORAGE"])
+        assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"  # Else every start would open the key files to the group.
+
+
+@pytest.mark.parametrize("name", ["cluster.yaml", "conf/cluster/raycluster.yml", "conf/cluster/storage.yml"])
+def test_no_cluster_file_proposes_a_bucket_as_the_storage_root(checkout: Path, name: str) -> None:
+    said = " ".join(line.lstrip("# ") for line in (checkout / name).read_text().splitlines() if line.startswith("#"))
+    for sentence in re.split(r"(?<=[.;:]) ", said):
+        assert not re.search(r"bucket|gcsfuse|FUSE", sentence) or re.search(r"cannot|may hold|gs://", sentence), sentence
+
+
 @pytest.mark.parametrize("name", ["install-node.sh", "install-judge.sh"])
 def test_the_install_scripts_are_bash(checkout: Path, name: str) -> None:
     script = checkout / "requirements" / name

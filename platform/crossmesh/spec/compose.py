@@ -34,7 +34,8 @@ from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.help import help_text
 from crossmesh.spec.mistakes import no_file_name, reason, translate, unknown_key
 from crossmesh.spec.schema import known_keys, names, schema, to_dataclass
-from crossmesh.spec.services import StorageSpec
+from crossmesh.spec.services import StorageSpec, tracked_in_storage
+from crossmesh.storage_check import require_storage
 
 Keys = TypeVar("Keys")
 
@@ -88,6 +89,7 @@ def run_job(
     sweep: Callable[[Sequence[SweptJob[Keys]]], None] | None = None,
     *,
     slow: bool = False,
+    try_storage: bool = True,
 ) -> None:
     """Run `jobs/<verb>.py`: compose its configuration, check it, call `run`, and end the process with the right exit code.
 
@@ -95,6 +97,7 @@ def run_job(
     bug and keeps its traceback. `conf` is the folder of the config groups. `refused` hears why a configuration cannot be, and says
     whether it has dealt with that: a sweep over what can be goes on. `sweep` gets all points of a sweep (`-m`) together, in place of `run`.
     With `slow` it is said at once that the job starts: what it imports and starts before it has more to say takes seconds.
+    Without `try_storage` the job itself says what is wrong with `storage.root`.
     """
     register(verb, keys)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1.
@@ -115,6 +118,8 @@ def run_job(
                     raise built
                 return
             _make_root(built.spec.storage)
+            if try_storage:
+                _try_root(built.spec)
             if slow:
                 _say_start(verb, built.spec.name)
             run(built)
@@ -148,10 +153,11 @@ def _read_arguments(verb: str, keys: type[Any], doc: str, conf: Path) -> None:
 
 
 def _sweep(verb: str, points: Sequence[SweptJob[Keys]], sweep: Callable[[Sequence[SweptJob[Keys]]], None]) -> None:
-    roots = {point.job.spec.storage.root: point.job.spec.storage for point in points if isinstance(point.job, Job)}
+    roots = {point.job.spec.storage.root: point.job.spec for point in points if isinstance(point.job, Job)}
     with _one_message(", ".join(roots)):
-        for storage in roots.values():
-            _make_root(storage)
+        for spec in roots.values():
+            _make_root(spec.storage)
+            _try_root(spec)
         _say_start(f"{verb} -m", f"{len(points)} points")
         sweep(points)
 
@@ -271,6 +277,10 @@ def _make_root(storage: StorageSpec) -> None:
         f"storage.root={storage.root!r} cannot be used: {reason}. Allowed: a folder that is writable or can be made. "
         "Set storage.root, or the environment variable CROSSMESH_STORAGE."
     )
+
+
+def _try_root(spec: ExperimentSpec) -> None:
+    require_storage(spec.storage.path, sqlite=tracked_in_storage(spec.tracking, spec.storage))
 
 
 def _scratch_folder() -> str:

@@ -27,6 +27,7 @@ MAIN: dict[str, tuple[str, ...]] = {
     "evaluate": ("eval.url", "eval.max_tokens", *_SERVE),
     "plan": ("plan.max_usd", "plan.max_hours", "plan.workload", *_ALL),
     "compare": ("storage.root", "tracking.uri"),
+    "doctor": ("storage.root", "tracking.uri", "eval.sandbox", "hardware.catalogue", "plan.price", "plan.region"),
     "status": ("storage.root", "tracking.uri"),
     "ui": ("storage.root", "tracking.uri"),
     "export": ("model.weights", "storage.root", "tracking.uri"),

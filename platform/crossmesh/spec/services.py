@@ -40,3 +40,8 @@ class StorageSpec:
     def path(self) -> Path:
         """`root` as a path."""
         return Path(self.root)
+
+
+def tracked_in_storage(tracking: TrackingSpec, storage: StorageSpec) -> bool:
+    """Whether MLflow's sqlite file lies under `storage.root`."""
+    return not tracking.uri or tracking.uri.startswith(f"sqlite:///{storage.root.rstrip('/')}/")

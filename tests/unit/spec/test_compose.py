@@ -14,6 +14,7 @@ from crossmesh.spec.compose import JobKeys, compose_spec, run_job, sweep_size
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import StorageSpec
 from crossmesh.spec.training import BatchSpec
+from crossmesh.storage_check import Mount
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 GROUPS = sorted(folder.name for folder in CONF.iterdir() if folder.is_dir() and folder.name not in ("job", "tune"))
@@ -203,6 +204,26 @@ def test_a_full_disk_is_one_message(error, monkeypatch, capsys):
     assert ended.value.code == 1
     said = capsys.readouterr().err
     assert said.startswith("crossmesh: No space left on device. The job writes under storage.root=")
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["-m", "batch.micro=1,2"]])
+def test_a_storage_that_is_a_bucket_is_refused_before_the_job_starts(arguments, monkeypatch, capsys):
+    started = []
+
+    def run(job):
+        started.append(job)
+
+    monkeypatch.setattr("crossmesh.storage_check.mount_of", lambda _: Mount("/mnt", "fuse.gcsfuse", "bucket"))
+    monkeypatch.setattr("sys.argv", ["finetune.py", *arguments])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")  # What run_job sets, given back after the test.
+    GlobalHydra.instance().clear()
+    with pytest.raises(SystemExit) as ended:
+        run_job("finetune", JobKeys, run, CONF, sweep=started.extend, slow=True)
+    assert (ended.value.code, started) == (2, [])
+    said = capsys.readouterr().err
+    assert said.startswith("crossmesh: storage.root=")
+    assert "gcsfuse has no atomic rename" in said
     assert said.count("\n") == 1
 
 

@@ -1,0 +1,80 @@
+"""The interpreter and whether its packages are those of the lock that its environment was installed from."""
+
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import distributions
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from crossmesh.doctor.finding import Finding, fault, note, ok
+from crossmesh.environments import VARIABLES, package_root
+from crossmesh.spec.experiment import ExperimentSpec
+
+_SHOWN = 4
+_INTERPRETER = "CROSSMESH_PYTHON_"
+
+
+def check_packages(_spec: ExperimentSpec) -> Iterator[Finding]:
+    """The interpreter, its lock, and the interpreters that variables name for workers."""
+    yield ok("interpreter", f"Python {platform.python_version()}, {sys.executable}")
+    yield lock_finding(package_root().parent / "requirements", installed_versions())
+    yield from interpreter_findings(os.environ)
+
+
+def installed_versions() -> dict[str, str]:
+    """Version of every package of this interpreter, by normalized name."""
+    found: dict[str, str] = {}
+    for one in distributions():
+        found.setdefault(canonicalize_name(one.name), one.version)  # The first on the path is what is imported.
+    return found
+
+
+def lock_finding(folder: Path, installed: Mapping[str, str]) -> Finding:
+    """Hold `installed` against the lock of `folder` that has most of it."""
+    locks = {file: pins(file) for file in sorted(folder.glob("*.txt")) if not file.name.startswith("overrides")}
+    if not locks:
+        return note("lock", f"{folder} has no locks: versions cannot be checked")
+    lock = max(locks, key=lambda file: sum(1 if name in installed else -1 for name in locks[file]))
+    beside = pins(folder / f"overrides-{lock.name}")
+    wrong = {
+        name: f"{name} {installed.get(name, 'missing')}, wanted {wanted}"
+        for name, wanted in {**locks[lock], **beside}.items()
+        if name not in installed or not wanted.contains(installed[name], prereleases=True)
+    }
+    if not wrong:
+        return ok("lock", f"{len(locks[lock])} packages as in requirements/{lock.name}")
+    shown = "; ".join(list(wrong.values())[:_SHOWN]) + (f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else "")
+    pip = f"{shlex.quote(sys.executable)} -m pip install"
+    commands = [f"{pip} {name}{beside[name]}" for name in beside if name in wrong]
+    if wrong.keys() - beside.keys():
+        commands.append(f"{pip} --no-deps --require-hashes -r {shlex.quote(str(lock))}")
+    return fault(
+        "lock", f"{len(wrong)} of {len(locks[lock])} packages are not as in requirements/{lock.name}: {shown}", " && ".join(commands)
+    )
+
+
+def pins(file: Path) -> dict[str, SpecifierSet]:
+    """What a requirements file pins for this interpreter, by normalized name; nothing of a file that does not exist."""
+    found: dict[str, SpecifierSet] = {}
+    lines = file.read_text(encoding="utf-8").replace("\\\n", " ").splitlines() if file.is_file() else []
+    for line in lines:
+        text = line.partition(" #")[0].partition(" --hash")[0].strip()
+        if text and text[0] not in "#-":
+            wanted = Requirement(text)
+            if wanted.marker is None or wanted.marker.evaluate():
+                found[canonicalize_name(wanted.name)] = wanted.specifier
+    return found
+
+
+def interpreter_findings(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Interpreters of worker environments that do not exist here."""
+    for variable in VARIABLES:
+        path = environ.get(variable.name, "")
+        if variable.name.startswith(_INTERPRETER) and path and not os.access(path, os.X_OK):
+            yield fault(variable.name, f"{path} is no interpreter", f"unset {variable.name}")
