@@ -10,6 +10,12 @@ from typing import Any
 
 from crossmesh.files import parse_json
 
+REQUEST_TIMEOUT_S = 900.0
+"""A slow engine with a long queue is not a broken one."""
+NO_ANSWER_TRIES = 4
+"""For what comes with status 200 and is no answer."""
+REFUSED_PROMPT = (400, 413, 422)
+REFUSED_CALLER = (401, 403, 404)
 HALF_CHARACTER = "half of a surrogate pair, replaced by U+FFFD"
 _HALF = re.compile("[\ud800-\udfff]")
 _COUNT_LIMIT = 1 << 40

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from crossmesh.errors import CrossmeshError, InputError
-from crossmesh.evaluate.answers import NoAnswerError, Parameters, read_answer
+from crossmesh.evaluate.answers import (
+    NO_ANSWER_TRIES,
+    REFUSED_CALLER,
+    REFUSED_PROMPT,
+    REQUEST_TIMEOUT_S,
+    NoAnswerError,
+    Parameters,
+    read_answer,
+)
 from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.samples import Sample, SampleFile
 from crossmesh.origin import Origin, ServerChangedError
@@ -25,14 +33,10 @@ if TYPE_CHECKING:
 
 _MAX_RETRIES = 6
 """Of the client, on 408, 409, 429, 5xx and lost connections: half a second, doubling up to 8 s, about 20 s in all."""
-_REQUEST_TIMEOUT_S = 900.0
-"""A slow engine with a long queue is not a broken one."""
-_NO_ANSWER_TRIES, _NO_ANSWER_WAIT_S = 4, 0.5
-"""For what comes with status 200 and is no answer; the wait doubles."""
+_NO_ANSWER_WAIT_S = 0.5
+"""Before what was no answer is asked for again; it doubles."""
 _LOOK_EVERY = 8
 """Answers after which a server that does not sign them is looked at."""
-_REFUSED_PROMPT = (400, 413, 422)
-_REFUSED_CALLER = (401, 403, 404)
 
 
 class GenerationError(CrossmeshError):
@@ -107,9 +111,9 @@ def _client(base_url: str, api_key: str) -> "AsyncOpenAI":
         raise InputError(f"The endpoint {base_url!r} is not an http:// or https:// URL.")
     url = base_url if parts.path.strip("/") else f"{base_url.rstrip('/')}/v1"
     hooks = {"request": [] if api_key else [_without_key]}
-    http = DefaultAsyncHttpxClient(trust_env=not _is_local(parts.hostname), timeout=_REQUEST_TIMEOUT_S, event_hooks=hooks)
+    http = DefaultAsyncHttpxClient(trust_env=not _is_local(parts.hostname), timeout=REQUEST_TIMEOUT_S, event_hooks=hooks)
     # The client refuses to be without a key, and endpoints without keys are usual.
-    return AsyncOpenAI(base_url=url, api_key=api_key or "none", max_retries=_MAX_RETRIES, timeout=_REQUEST_TIMEOUT_S, http_client=http)
+    return AsyncOpenAI(base_url=url, api_key=api_key or "none", max_retries=_MAX_RETRIES, timeout=REQUEST_TIMEOUT_S, http_client=http)
 
 
 async def _without_key(request: "Request") -> None:
@@ -186,9 +190,9 @@ class _Run:
             return
         except APIStatusError as error:
             self._last_failure = str(error)[:500]
-            if error.status_code in _REFUSED_CALLER:
+            if error.status_code in REFUSED_CALLER:
                 self._stop = InputError(f"{self._client.base_url} refused to serve the model {self._model!r}: {self._last_failure}")
-            elif error.status_code in _REFUSED_PROMPT:
+            elif error.status_code in REFUSED_PROMPT:
                 self._refuse(problem, index, seed, f"http_{error.status_code}")
             else:
                 self._fail(f"http_{error.status_code}")
@@ -210,13 +214,13 @@ class _Run:
     async def _request(self, problem: Problem, index: int, seed: int) -> Sample:
         """Get one chat completion; what is none is asked for again a few times."""
         wanted = {"temperature": self._spec.temperature, "top_p": self._spec.top_p, "max_tokens": self._spec.max_tokens, "seed": seed}
-        for attempt in range(_NO_ANSWER_TRIES):
+        for attempt in range(NO_ANSWER_TRIES):
             body, changes = await self._send(problem, wanted)
             self._kept.keep(problem.id, index, body)
             try:
                 found = read_answer(body)
             except NoAnswerError:
-                if attempt + 1 == _NO_ANSWER_TRIES:
+                if attempt + 1 == NO_ANSWER_TRIES:
                     raise
                 await asyncio.sleep(_NO_ANSWER_WAIT_S * 2**attempt)
             else:

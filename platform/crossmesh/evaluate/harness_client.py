@@ -16,17 +16,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from crossmesh.evaluate.answers import Answer, NoAnswerError, Parameters, read_answer
+from crossmesh.evaluate.answers import (
+    NO_ANSWER_TRIES,
+    REFUSED_CALLER,
+    REFUSED_PROMPT,
+    REQUEST_TIMEOUT_S,
+    Answer,
+    NoAnswerError,
+    Parameters,
+    read_answer,
+)
 from crossmesh.files import parse_json, write_json
 
 MODEL = "crossmesh-chat"
 VARIABLE = "CROSSMESH_HARNESS"
 """Environment variable with the `Settings` as JSON."""
 ANSWERS, ASKED = "answers.jsonl", "asked.json"
-_REFUSED = (400, 413, 422)
-_TRIES, _NO_ANSWER_TRIES = 7, 4
+_TRIES = 7
 _WAIT_S, _LONGEST_WAIT_S = 0.5, 8.0
-_TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,7 @@ class Asker:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         connector = TCPConnector(limit=self._settings.concurrency)
         with self._file.open("ab") as stream:
-            async with ClientSession(connector=connector, timeout=ClientTimeout(total=_TIMEOUT_S)) as session:
+            async with ClientSession(connector=connector, timeout=ClientTimeout(total=REQUEST_TIMEOUT_S)) as session:
 
                 async def in_turn() -> None:
                     for request in pending:
@@ -147,7 +154,7 @@ class Asker:
             except NoAnswerError as error:
                 empty += status == 200
                 refused = status != 200 and not error.busy
-                if refused or attempt + 1 == _TRIES or empty == _NO_ANSWER_TRIES:
+                if refused or attempt + 1 == _TRIES or empty == NO_ANSWER_TRIES:
                     raise
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
@@ -196,9 +203,9 @@ def _refusal(status: int, body: bytes) -> NoAnswerError:
     said = " ".join(body[:500].decode(errors="replace").split())
     if not status:
         return NoAnswerError("connection", said, busy=True)
-    if status in (401, 403, 404):
+    if status in REFUSED_CALLER:
         raise Failed(f"The endpoint refused to serve the model (status {status}): {said}")
-    return NoAnswerError(f"http_{status}", said, busy=status not in _REFUSED)
+    return NoAnswerError(f"http_{status}", said, busy=status not in REFUSED_PROMPT)
 
 
 def _cut(text: str, stops: object) -> str:
