@@ -24,6 +24,7 @@ GATE = ("plan/trace-gpu", "plan/aot-tpu")
 STAGES: Mapping[str, tuple[str, ...]] = {
     "benchmark": (*TRAINS, *SERVES, "bench/vllm"),
     "compare": (),
+    "doctor": (),
     "evaluate": (*TRAINS, *SERVES, "eval/lm-eval"),
     "export": TRAINS,
     "finetune": (*TRAINS, *GATE),
