@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import find_slice
+from crossmesh.hardware.chips import Price
 from crossmesh.models.families import parse_architecture
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.plan.model import planned_model
@@ -86,10 +87,20 @@ def paper_lines() -> tuple[Line, ...]:
 
 def usd_per_hour(name: str) -> float:
     """The paper's price of a slice: the catalogue's first. Raises `InputError` where the catalogue has none."""
+    return _price(name).usd_per_hour
+
+
+def unsold_prices() -> dict[str, str]:
+    """Why nothing is rented at the paper's price, by slice, where that is so."""
+    slices = dict.fromkeys((TPU.hardware, GPU.hardware, *(name for name, *_ in _SERVED)))
+    return {name: price.unsold for name in slices if (price := _price(name)).unsold}
+
+
+def _price(name: str) -> Price:
     price = find_slice(name).price("on_demand")
     if price is None:
         raise InputError(f"The catalogue has no on_demand price for {name}.")
-    return price.usd_per_hour
+    return price
 
 
 def _training(run: Training) -> tuple[Line, ...]:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from crossmesh.console import Console
-from crossmesh.plan.paper import Line, paper_lines
+from crossmesh.plan.paper import Line, paper_lines, unsold_prices
 from crossmesh.plan.paper_runs import PUBLISHED_GPU_TOKENS_PER_S, ROWS, XLA_STATIC_S, PaperRun, paper_runs
 from crossmesh.plan.planner import Planner
 from crossmesh.plan.record import PlanRecord, training_record
@@ -98,6 +98,7 @@ def _notes(runs: Sequence[PaperRun]) -> list[str]:
     return [
         f"Times, rates and USD are the plan's own, for one pass over {ROWS:,} rows: what jobs/plan.py says of the same run.",
         *_calibrations(runs),
+        *(f"{name}: {warning}" for name, warning in unsold_prices().items()),
         f"The paper measured {ours.measured_sample_s} s for a row that is planned at {ours.sample_s:.3f} s, a ratio of {ours.ratio:.2f}; "
         f"XLA's static estimate is {XLA_STATIC_S} s. Nothing is multiplied by that ratio: it is one run, and holds what the paper's stack "
         "wastes. A run may take, and cost, as much more than is planned.",

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import ray
@@ -26,7 +27,7 @@ from crossmesh.sweep.best import Learnt, Verdict, best_words, leaders, verdicts
 from crossmesh.sweep.lease import Lease, leased
 from crossmesh.sweep.policy import Need, exit_code, over_budget, startable, try_again
 from crossmesh.sweep.repeat import Repeats
-from crossmesh.sweep.request import Adaptive, Request, check_price, first_state
+from crossmesh.sweep.request import Adaptive, Request, check_price, first_state, price_warnings
 from crossmesh.sweep.running import RunningPoint
 from crossmesh.sweep.runs import SweepRun, as_result
 from crossmesh.sweep.state import (
@@ -65,9 +66,11 @@ def run_sweep(request: Request, workload: Workload, command: str, adaptive: Adap
     base, console = request.base, Console()
     if request.on_ray and not workload.live:
         raise InputError("hydra/launcher=ray is not possible here: points that share a machine would measure each other. Leave it out.")
-    for spec in (base, *request.specs):
-        if isinstance(spec, ExperimentSpec):
-            check_price(spec, request, workload)
+    specs = [spec for spec in (base, *request.specs) if isinstance(spec, ExperimentSpec)]
+    for spec in specs:
+        check_price(spec, request, workload)
+    for warning in price_warnings(specs, request, datetime.now(UTC).date()):
+        console.say(warning)
     tracker = Tracker(base.tracking, base.storage, console.say)
     folder = sweeps_folder(base.storage.path) / request.identity[:16]
     with leased(folder / LEASE, lambda: console.say("another job runs this sweep: waiting for it (Ctrl-C stops waiting)")) as lease:

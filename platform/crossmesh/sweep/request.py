@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import TypeVar
 
 from crossmesh.errors import InputError
@@ -101,6 +102,18 @@ def check_price(spec: ExperimentSpec, request: Request, workload: Workload) -> N
             f"sweep.max_usd={request.limits.max_usd:g}, but the catalogue has no {spec.plan.price} price of {spec.hardware.name}. "
             "Give yours in hardware.catalogue, or set sweep.max_hours."
         )
+
+
+def price_warnings(specs: Sequence[ExperimentSpec], request: Request, today: date) -> tuple[str, ...]:
+    """What is doubtful about the prices that a budget in dollars is counted with: nothing is sold at one, or it is old; each once."""
+    if not request.limits.max_usd:
+        return ()
+    said: dict[str, None] = {}
+    for spec in specs:
+        if price := spec.hardware.price(spec.plan.price, spec.plan.region):
+            words = filter(None, (price.unsold, price.warning(today, spec.plan.price_max_age_days)))
+            said |= dict.fromkeys(f"sweep.max_usd={request.limits.max_usd:g} on {spec.hardware.name}: {warning}" for warning in words)
+    return tuple(said)
 
 
 def first_state(request: Request, known: SweepState | None, command: str, *, adaptive: bool) -> SweepState:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from crossmesh.plan.calibration import Measured, work_of
-from crossmesh.plan.paper import paper_lines
+from crossmesh.plan.paper import paper_lines, unsold_prices
 from crossmesh.plan.paper_runs import PaperRun, paper_runs
 from crossmesh.plan.planner import Planner
 from crossmesh.plan.point import training_point
@@ -109,3 +109,8 @@ def test_prices_are_those_that_the_plan_asks_for_and_a_budget_hides_nothing() ->
     run = next(run for run in paper_runs(planner) if run.label == "tpu_v5p_8, packing=step")
     assert run.planned.price == run.planned.point.slice.price("spot", "")
     assert run.planned.fits
+
+
+def test_a_price_at_which_nothing_is_sold_is_said() -> None:
+    assert list(unsold_prices()) == ["gpu_2xh100"]
+    assert "Google Cloud sells a3-highgpu-2g as spot or flex_start" in unsold_prices()["gpu_2xh100"]
