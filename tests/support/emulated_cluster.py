@@ -5,6 +5,7 @@ has its own folder, ports and token, listens on the loopback only, and takes eve
 of its own, because Ray reads how it authenticates once, when it is imported; drivers are started with `EmulatedCluster.variables`.
 """
 
+import ctypes
 import json
 import os
 import secrets
@@ -25,6 +26,8 @@ from crossmesh.hardware.devices import Gpu, Tpu
 from crossmesh.leftovers import end_processes
 
 _STORE_BYTES = 100 << 20
+_NEW_MOUNTS = 0x00020000
+"""CLONE_NEWNS of unshare(2)."""
 _PLATFORM = Path(__file__).resolve().parents[2] / "platform"
 
 
@@ -37,6 +40,8 @@ class EmulatedNode:
     variables: Mapping[str, str] = field(default_factory=dict)
     num_gpus: int = 0
     num_cpus: int = 2
+    hidden: Mapping[str, int] = field(default_factory=dict)
+    """Folders in whose place the node sees an empty disk of so many bytes, as a machine of its own would; needs root."""
 
 
 def tpu_nodes(hardware: str, slice_name: str, *, named: bool = True) -> list[EmulatedNode]:
@@ -176,16 +181,37 @@ def _serve() -> None:
                 node_ip_address="127.0.0.1",
             )
         else:
-            node = cluster.add_node(
-                num_cpus=request["num_cpus"],
-                num_gpus=request["num_gpus"],
-                resources=request["resources"],
-                labels=request["labels"],
-                env_vars=request["variables"],
-                object_store_memory=_STORE_BYTES,
-                node_ip_address="127.0.0.1",
-            )
+            with _other_disks(request["hidden"]):
+                node = cluster.add_node(
+                    num_cpus=request["num_cpus"],
+                    num_gpus=request["num_gpus"],
+                    resources=request["resources"],
+                    labels=request["labels"],
+                    env_vars=request["variables"],
+                    object_store_memory=_STORE_BYTES,
+                    node_ip_address="127.0.0.1",
+                )
         _answer({"address": cluster.address, "raylet": node.all_processes["raylet"][0].process.pid})
+
+
+@contextmanager
+def _other_disks(hidden: Mapping[str, int]) -> Iterator[None]:
+    """Give processes that are started in the block a mount namespace of their own."""
+    if not hidden:
+        yield
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    before = os.open("/proc/thread-self/ns/mnt", os.O_RDONLY)
+    try:
+        if libc.unshare(_NEW_MOUNTS):
+            raise OSError(ctypes.get_errno(), "no mount namespace")
+        subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+        for folder, size in hidden.items():
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
+        yield
+    finally:
+        libc.setns(before, _NEW_MOUNTS)
+        os.close(before)
 
 
 def _answer(values: Mapping[str, Any]) -> None:

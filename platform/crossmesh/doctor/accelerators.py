@@ -10,7 +10,7 @@ from crossmesh.cluster import users_cluster
 from crossmesh.doctor.finding import Finding, fault, note, ok
 from crossmesh.doctor.machine import printed
 from crossmesh.hardware.catalogue import Slice
-from crossmesh.hardware.devices import Cpu, Gpu
+from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.planning import PlanSpec
 
@@ -19,7 +19,7 @@ _QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--forma
 _MEMORY_SHARE = 0.1
 """By how much a driver's figure may differ from the catalogue's: parts are reserved."""
 _DRIVER = 580
-"""What CUDA 13, which the locks of GPUs are built for, needs (docs.nvidia.com/cuda/cuda-toolkit-release-notes, minimum driver)."""
+"""What any CUDA 13, for which the locks of GPUs are built, needs (docs.nvidia.com/deploy/cuda-compatibility, minor versions)."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,17 @@ def accelerators_finding(seen: Seen, wanted: Slice, *, cluster: str | None, emul
         size = f"{other[0].name} with {other[0].memory_bytes / _GIB:.0f} GiB"
         return fault("accelerators", f"hardware={wanted.name} is {chips} x {device.chip}; here: {size}", mend)
     return ok("accelerators", f"hardware={wanted.name}; here: {seen}")
+
+
+def node_finding(seen: Seen, device: Device, count: int, *, emulated: bool) -> Finding:
+    """Whether a node of a cluster has the `count` chips that Ray was told of."""
+    if emulated:
+        return note("accelerators", "CROSSMESH_EMULATE=1: CPU devices stand in for them", "unset CROSSMESH_EMULATE")
+    here, told = (seen.tpus if isinstance(device, Tpu) else len(seen.gpus)), f"Ray was told of {count} x {device.chip}"
+    if here >= count:
+        return ok("accelerators", f"{told}; here: {seen}") if count else note("accelerators", f"Ray was told of none; here: {seen}")
+    look = "ls /dev/accel* /dev/vfio" if isinstance(device, Tpu) else "nvidia-smi"
+    return fault("accelerators", f"{told}; here: {seen}", f"{look}    # on the node: start it again, or its Ray without that resource")
 
 
 def driver_finding(seen: Seen) -> Finding:

@@ -2,14 +2,9 @@
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
-
-from rich.console import Console as RichConsole
-from rich.markup import escape
-from rich.table import Table
 
 from crossmesh.doctor.accelerators import check_accelerators
-from crossmesh.doctor.finding import FAULT, NOTE, OK, Finding, note
+from crossmesh.doctor.finding import Finding, note
 from crossmesh.doctor.judging import check_judging
 from crossmesh.doctor.listeners import check_listeners
 from crossmesh.doctor.machine import check_clock, check_disks, check_memory
@@ -18,7 +13,6 @@ from crossmesh.doctor.private_files import check_private_files
 from crossmesh.doctor.services import check_hub, check_tracking
 from crossmesh.doctor.storage import check_storage
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.track.masking import mask
 
 Check = Callable[[ExperimentSpec], Iterable[Finding]]
 
@@ -37,7 +31,6 @@ OF_A_MACHINE: tuple[Check, ...] = (
 )
 """Each is about the machine that it runs on, whichever that is, and needs a spec only."""
 _WITHIN_S = 8.0
-_COLORS = {OK: "green", NOTE: "yellow", FAULT: "red"}
 
 
 def examine(spec: ExperimentSpec, checks: Sequence[Check] = OF_A_MACHINE, within_s: float = _WITHIN_S) -> tuple[Finding, ...]:
@@ -69,33 +62,6 @@ def examine(spec: ExperimentSpec, checks: Sequence[Check] = OF_A_MACHINE, within
     if broken:
         raise broken[0]
     return tuple(finding for several in list(found) for finding in several)
-
-
-def record(findings: Sequence[Finding]) -> dict[str, Any]:
-    """As JSON has it; nothing in it is a secret."""
-    listed = [{"name": one.name, "status": one.status, "found": mask(one.found), "mend": mask(one.mend)} for one in findings]
-    return {"findings": listed, **{f"{status}s": count(findings, status) for status in (FAULT, NOTE)}}
-
-
-def count(findings: Sequence[Finding], status: str) -> int:
-    """How many have this status."""
-    return sum(one.status == status for one in findings)
-
-
-def show(findings: Sequence[Finding], console: RichConsole) -> None:
-    """Print the table, and below it what mends each fault and note, whole, so that it can be copied."""
-    table = Table("check", "", "found", box=None, pad_edge=False)
-    for one in findings:
-        table.add_row(escape(one.name), f"[{_COLORS[one.status]}]{one.status}[/]", escape(mask(one.found)))
-    console.print(table)
-    for status, title in ((FAULT, "To mend"), (NOTE, "If you need it")):
-        wanted = [one for one in findings if one.status == status and one.mend]
-        if wanted:
-            console.print(f"\n[bold]{title}[/]")
-            for one in wanted:
-                console.print(f"  {escape(one.name)}: {escape(mask(one.mend))}", soft_wrap=True)
-    faults, notes = count(findings, FAULT), count(findings, NOTE)
-    console.print(f"\n{faults} {'fault' if faults == 1 else 'faults'}, {notes} {'note' if notes == 1 else 'notes'}")
 
 
 def _title(check: Check) -> str:

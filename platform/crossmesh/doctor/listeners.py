@@ -13,6 +13,7 @@ from crossmesh.doctor.private_files import token_file
 from crossmesh.spec.experiment import ExperimentSpec
 
 _NAME = "listening ports"
+_ALONE = "RAY_AUTH_MODE=token ray start --head --node-ip-address=127.0.0.1"
 _JOB = re.compile(r"jobs/\w+\.py\b")
 _FAMILIES = (
     ("Ray", re.compile(r"\bray::|/ray/(core|dashboard|_private|util)/|\braylet\b|\bgcs_server\b|\bray start\b")),
@@ -41,20 +42,27 @@ class Listener:
 
 def check_listeners(_spec: ExperimentSpec) -> Iterator[Finding]:
     """What listens beyond loopback."""
+    yield _finding(_ALONE)
+
+
+def listeners_of_node(*, head: bool) -> Finding:
+    """The same on a node of a cluster, which other nodes must reach."""
+    return _finding("RAY_AUTH_MODE=token ray start --head" if head else "RAY_AUTH_MODE=token ray start --address=HEAD:6379")
+
+
+def _finding(again: str) -> Finding:
     try:
-        found = tuple(_listeners())
+        return listeners_finding(tuple(_listeners()), again)
     except psutil.Error as error:
-        yield note(_NAME, f"cannot be listed: {error}")
-        return
-    yield listeners_finding(found)
+        return note(_NAME, f"cannot be listed: {error}")
 
 
-def listeners_finding(found: tuple[Listener, ...]) -> Finding:
-    """What it means that others can reach these ports."""
+def listeners_finding(found: tuple[Listener, ...], start_ray: str = _ALONE) -> Finding:
+    """What it means that others can reach these ports; `start_ray`: how a Ray is started that asks for its token."""
     loose = [one for one in found if not one.guarded]
     if loose:
         ray = any(one.family == "Ray" for one in loose)
-        again = "RAY_AUTH_MODE=token ray start --head --node-ip-address=127.0.0.1" if ray else "python jobs/ui.py"
+        again = start_ray if ray else "python jobs/ui.py"
         ended = " ".join(str(pid) for pid in sorted({one.pid for one in loose}))
         said = ", ".join(map(str, loose))
         return fault(_NAME, f"others reach without a token or key: {said}", f"kill {ended}    # and start it again by: {again}")

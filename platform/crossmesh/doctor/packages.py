@@ -20,11 +20,16 @@ _SHOWN = 4
 _INTERPRETER = "CROSSMESH_PYTHON_"
 
 
-def check_packages(_spec: ExperimentSpec) -> Iterator[Finding]:
-    """The interpreter, its lock, and the interpreters that variables name for workers."""
+def check_packages(_spec: ExperimentSpec, lock: str = "") -> Iterator[Finding]:
+    """The interpreter, its lock (the one that fits best, or `lock`), and the interpreters that variables name for workers."""
     yield ok("interpreter", f"Python {platform.python_version()}, {sys.executable}")
-    yield lock_finding(package_root().parent / "requirements", installed_versions())
+    yield locked_finding(lock)
     yield from interpreter_findings(os.environ)
+
+
+def locked_finding(lock: str = "") -> Finding:
+    """This interpreter's packages against a file of `requirements/`; empty: the one that it has most of."""
+    return lock_finding(package_root().parent / "requirements", installed_versions(), lock)
 
 
 def installed_versions() -> dict[str, str]:
@@ -35,23 +40,24 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def lock_finding(folder: Path, installed: Mapping[str, str]) -> Finding:
-    """Hold `installed` against the lock of `folder` that has most of it."""
-    locks = {file: pins(file) for file in sorted(folder.glob("*.txt")) if not file.name.startswith("overrides")}
+def lock_finding(folder: Path, installed: Mapping[str, str], name: str = "") -> Finding:
+    """Hold `installed` against the lock of `folder` that has most of it, or that is called `name`."""
+    files = [file for file in sorted(folder.glob(name or "*.txt")) if not file.name.startswith("overrides")]
+    locks = {file: pins(file) for file in files}
     if not locks:
         return note("lock", f"{folder} has no locks: versions cannot be checked")
-    lock = max(locks, key=lambda file: sum(1 if name in installed else -1 for name in locks[file]))
+    lock = max(locks, key=lambda file: sum(1 if package in installed else -1 for package in locks[file]))
     beside = pins(folder / f"overrides-{lock.name}")
     wrong = {
-        name: f"{name} {installed.get(name, 'missing')}, wanted {wanted}"
-        for name, wanted in {**locks[lock], **beside}.items()
-        if name not in installed or not wanted.contains(installed[name], prereleases=True)
+        package: f"{package} {installed.get(package, 'missing')}, wanted {wanted}"
+        for package, wanted in {**locks[lock], **beside}.items()
+        if package not in installed or not wanted.contains(installed[package], prereleases=True)
     }
     if not wrong:
         return ok("lock", f"{len(locks[lock])} packages as in requirements/{lock.name}")
     shown = "; ".join(list(wrong.values())[:_SHOWN]) + (f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else "")
     pip = f"{shlex.quote(sys.executable)} -m pip install"
-    commands = [f"{pip} {name}{beside[name]}" for name in beside if name in wrong]
+    commands = [f"{pip} {package}{beside[package]}" for package in beside if package in wrong]
     if wrong.keys() - beside.keys():
         commands.append(f"{pip} --no-deps --require-hashes -r {shlex.quote(str(lock))}")
     return fault(

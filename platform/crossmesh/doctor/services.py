@@ -76,13 +76,20 @@ def server_finding(place: TrackingPlace, root: Path) -> Finding:
     return fault("MLflow", f"{place.shown} does not answer: {said}", mend)
 
 
-def check_hub(_spec: ExperimentSpec) -> Iterator[Finding]:
+def check_hub(spec: ExperimentSpec) -> Iterator[Finding]:
     """The Hugging Face hub, from which `hf://` sources come."""
-    yield hub_finding(os.environ)
+    yield hub_finding(os.environ, hub_sources(spec))
 
 
-def hub_finding(environ: Mapping[str, str]) -> Finding:
-    """Whether the hub answers within 3 s; who works offline does not need it."""
+def hub_sources(spec: ExperimentSpec) -> tuple[str, ...]:
+    """What `spec` takes from the hub."""
+    served = [one.partition(":")[2] for one in spec.serve.adapters]
+    named = (spec.model.weights, spec.data.source, spec.lora.adapter, *served)
+    return tuple(one for one in named if one.startswith("hf://"))
+
+
+def hub_finding(environ: Mapping[str, str], sources: tuple[str, ...]) -> Finding:
+    """Whether the hub answers within 3 s; a fault only where `sources` come from it and may not come from the cache alone."""
     address = environ.get("HF_ENDPOINT") or _HUB
     status = asked(address, "HEAD")
     offline = environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
@@ -96,9 +103,10 @@ def hub_finding(environ: Mapping[str, str]) -> Finding:
     found = f"{mask(address)} is not reachable ({status})"
     if offline:
         return note("hub", f"{found}; HF_HUB_OFFLINE is set: hf:// sources come from the cache")
-    return fault(
-        "hub", f"{found}: hf:// sources that are not in the cache cannot be had", "export HF_HUB_OFFLINE=1    # or HTTPS_PROXY=http://..."
-    )
+    mend = "export HF_HUB_OFFLINE=1    # takes hf:// sources from the cache; or HTTPS_PROXY=http://..."
+    if not sources:
+        return note("hub", f"{found}; nothing that was chosen comes from it", mend)
+    return fault("hub", f"{found}: {', '.join(sources)} cannot be had where the cache has it not", mend)
 
 
 def asked(url: str, method: str) -> int | str:

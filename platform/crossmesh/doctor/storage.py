@@ -1,9 +1,8 @@
-"""Whether `storage.root` can hold what jobs keep, and whether other nodes could share it."""
+"""Whether `storage.root` can hold what jobs keep."""
 
 from collections.abc import Iterator
 
-from crossmesh.cluster import users_cluster
-from crossmesh.doctor.finding import Finding, fault, note, ok
+from crossmesh.doctor.finding import Finding, fault, ok
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import tracked_in_storage
 from crossmesh.storage_check import ON_BUCKETS, Mount, failures, mount_of
@@ -26,16 +25,11 @@ def check_storage(spec: ExperimentSpec) -> Iterator[Finding]:
         yield fault("storage", f"{where}. {listed}. A bucket may hold {ON_BUCKETS}", _MEND)
         return
     yield ok("storage", where)
-    if users_cluster() is not None:
-        yield shared_finding(mount)
+    if mount.of_network and mount.locks_stay_here:
+        yield locks_finding(mount)
 
 
-def shared_finding(mount: Mount) -> Finding:
-    """Whether the nodes of a cluster can have the same folder, with locks that hold between them."""
-    if not mount.of_network:
-        found = f"{mount.kind} is of this machine: other nodes of the cluster would see another folder"
-        return note("storage, shared", found, _MEND)
-    if mount.locks_stay_here:
-        found = f"{mount.source} is mounted with locks that hold on this machine only ({', '.join(mount.options)})"
-        return fault("storage, shared", found, f"sudo umount {mount.point} && sudo mount -t nfs -o hard {mount.source} {mount.point}")
-    return ok("storage, shared", f"{mount.source}, {mount.kind}")
+def locks_finding(mount: Mount) -> Finding:
+    """A share whose locks keep out nobody on other machines. Whether nodes see one folder at all is tried on each (`sharing.py`)."""
+    found = f"{mount.source} is mounted with locks that hold on this machine only ({', '.join(mount.options)})"
+    return fault("storage, locks", found, f"sudo umount {mount.point} && sudo mount -t nfs -o hard {mount.source} {mount.point}")

@@ -10,10 +10,11 @@ from threading import Event
 import pytest
 from rich.console import Console as RichConsole
 
-from crossmesh.doctor.examination import OF_A_MACHINE, examine, record, show
+from crossmesh.doctor.examination import OF_A_MACHINE, examine
 from crossmesh.doctor.finding import Finding, fault, note, ok
+from crossmesh.doctor.report import NodeReport, Report, record, show
 from crossmesh.ports import free_port
-from crossmesh.spec.compose import Job, JobKeys
+from crossmesh.spec.compose import Job
 from crossmesh.spec.experiment import ExperimentSpec
 
 FRAMEWORKS = {"jax", "torch", "vllm", "transformers", "mlflow"}
@@ -57,8 +58,9 @@ def test_a_fault_without_a_remedy_cannot_be_said():
 def test_no_secret_is_shown(monkeypatch, capsys):
     monkeypatch.setenv("MY_API_KEY", "abcdef-123456")
     found = (fault("MLflow", "http://me:password@host is away: abcdef-123456", "curl http://me:password@host"),)
-    show(found, RichConsole(width=200))
-    for text in (json.dumps(record(found)), capsys.readouterr().out):
+    report = Report(found, (NodeReport("f00", "10.0.0.2", "10.0.0.2, node f00 (2 x H100)", 0, found),))
+    show(report, RichConsole(width=200))
+    for text in (json.dumps(record(report)), capsys.readouterr().out):
         assert "password" not in text
         assert "abcdef-123456" not in text
         assert "curl" in text
@@ -66,11 +68,13 @@ def test_no_secret_is_shown(monkeypatch, capsys):
 
 def test_commands_are_printed_whole_on_a_narrow_terminal(capsys):
     mend = "python -m pip install --no-deps --require-hashes -r " + "/a/long/folder" * 10
-    show((fault("lock", "x [1/2]", mend), ok("memory", "fine")), RichConsole(width=60))
+    node = NodeReport("f00", "10.0.0.2", "10.0.0.2, node f00 (2 x H100)", 3, (note("memory", "scarce", mend),))
+    show(Report((fault("lock", "x [1/2]", mend), ok("memory", "fine")), (node,)), RichConsole(width=60))
     said = capsys.readouterr().out
     assert f"  lock: {mend}\n" in said
+    assert f"  memory on 10.0.0.2, node f00: {mend}\n" in said
     assert "[1/2]" in said
-    assert said.endswith("1 fault, 0 notes\n")
+    assert said.endswith("1 fault, 1 note\n")
 
 
 @pytest.mark.parametrize(("findings", "code"), [((ok("a", "b"), note("c", "d")), 0), ((ok("a", "b"), fault("c", "d", "e")), 1)])
@@ -78,10 +82,10 @@ def test_a_fault_is_exit_code_1(checkout, monkeypatch, capsys, findings, code):
     loaded = importlib.util.spec_from_file_location("job_doctor", checkout / "jobs" / "doctor.py")
     module = importlib.util.module_from_spec(loaded)
     loaded.loader.exec_module(module)
-    monkeypatch.setattr("crossmesh.doctor.examination.examine", lambda _: findings)
+    monkeypatch.setattr("crossmesh.doctor.diagnosis.diagnose", lambda *_, **__: Report(findings))
     ended = 0
     try:
-        module.run(Job(ExperimentSpec(), JobKeys(output="json")))
+        module.run(Job(ExperimentSpec(), module.DoctorKeys(output="json")))
     except SystemExit as error:
         ended = error.code
     assert ended == code
@@ -97,9 +101,19 @@ def test_the_job_looks_at_everything_without_a_framework(checkout, clean_environ
     )
     environment = {**clean_environment, "HF_ENDPOINT": f"http://127.0.0.1:{free_port()}", "CROSSMESH_STORAGE": str(tmp_path / "storage")}
     environment.pop("HF_HUB_OFFLINE", None)
-    command = [sys.executable, "-c", script, str(checkout / "jobs" / "doctor.py"), "hardware=tpu_v5p_8", "output=json"]
+    command = [
+        sys.executable,
+        "-c",
+        script,
+        str(checkout / "jobs" / "doctor.py"),
+        "hardware=tpu_v5p_8",
+        "model.weights=hf://a/b",
+        "output=json",
+    ]
+    start = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (1, "[]\n")
+    assert time.monotonic() - start < 30  # 10 s on a laptop that does nothing else.
     said = json.loads(done.stdout.splitlines()[-1])
     found = {one["name"]: one for one in said["findings"]}
     assert found["hub"]["status"] == found["accelerators"]["status"] == "fault"

@@ -27,11 +27,12 @@ from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.planning import PlanSpec
 from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.spec.serving import ServeSpec
-from crossmesh.spec.training import HardwareSpec
+from crossmesh.spec.training import DataSpec, HardwareSpec
 from crossmesh.storage_check import Mount
 
 H100 = SeenGpu("NVIDIA H100 80GB HBM3", 81559 << 20, "580.95.05")
 A100 = SeenGpu("NVIDIA A100-SXM4-40GB", 40960 << 20, "535.183.01")
+HUB = ("hf://owner/name",)
 TODAY = date(2026, 12, 1)
 
 
@@ -194,14 +195,11 @@ def test_a_storage_without_fsync(spec, monkeypatch):
     assert "fsync of files and folders: Invalid argument" in one.found
 
 
-def test_a_storage_that_a_cluster_cannot_share(spec, monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    monkeypatch.setattr(storage, "mount_of", lambda _: Mount("/", "ext4", "/dev/sda"))
-    assert by_name(storage.check_storage(spec))["storage, shared"].status == NOTE
+def test_a_share_whose_locks_do_not_reach_other_machines(spec, monkeypatch):
     monkeypatch.setattr(storage, "mount_of", lambda _: Mount("/mnt", "nfs", "10.0.0.2:/vol1", ("rw", "nolock")))
-    assert_fault(by_name(storage.check_storage(spec))["storage, shared"], "mount -t nfs -o hard 10.0.0.2:/vol1 /mnt")
+    assert_fault(by_name(storage.check_storage(spec))["storage, locks"], "mount -t nfs -o hard 10.0.0.2:/vol1 /mnt")
     monkeypatch.setattr(storage, "mount_of", lambda _: Mount("/mnt", "nfs4", "10.0.0.2:/vol1", ("rw", "local_lock=none")))
-    assert [one.status for one in storage.check_storage(spec)] == [OK, OK]
+    assert [one.status for one in storage.check_storage(spec)] == [OK]
 
 
 def test_secret_files_that_others_may_read(spec, tmp_path):
@@ -362,21 +360,29 @@ def test_a_damaged_store(spec):
 def test_a_hub_that_is_away(server):
     address, statuses = server
     statuses[0] = 404  # It answers, whatever it says.
-    up = services.hub_finding({"HF_ENDPOINT": f"http://127.0.0.1:{address.rpartition(':')[2]}"})
+    up = services.hub_finding({"HF_ENDPOINT": f"http://127.0.0.1:{address.rpartition(':')[2]}"}, ())
     assert up.status == OK
     away = {"HF_ENDPOINT": f"http://me:a-secret@127.0.0.1:{free_port()}"}
-    found = services.hub_finding(away)
+    found = services.hub_finding(away, HUB)
     assert_fault(found, "export HF_HUB_OFFLINE=1")
+    assert "hf://owner/name cannot be had" in found.found
     assert "a-secret" not in found.found
-    assert services.hub_finding({**away, "HF_HUB_OFFLINE": "1"}).status == NOTE
-    assert_fault(services.hub_finding({"HF_ENDPOINT": "file:///etc/passwd"}), "HF_HUB_OFFLINE")
+    assert services.hub_finding(away, ()).status == NOTE  # Nothing comes from it.
+    assert services.hub_finding({**away, "HF_HUB_OFFLINE": "1"}, HUB).status == NOTE
+    assert_fault(services.hub_finding({"HF_ENDPOINT": "file:///etc/passwd"}, HUB), "HF_HUB_OFFLINE")
+
+
+def test_what_comes_from_the_hub(spec):
+    assert services.hub_sources(spec) == ()
+    served = replace(spec, serve=ServeSpec(adapters=("a:hf://me/a", "b:/folder")), data=DataSpec(source="hf://datasets/me/rows"))
+    assert services.hub_sources(served) == ("hf://datasets/me/rows", "hf://me/a")
 
 
 def test_a_hub_that_takes_connections_and_never_answers(monkeypatch):
     monkeypatch.setattr(services, "_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start = time.monotonic()
-        found = services.hub_finding({"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}"})
+        found = services.hub_finding({"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}"}, HUB)
     assert_fault(found, "HF_HUB_OFFLINE")
     assert time.monotonic() - start < 3
 
