@@ -19,7 +19,7 @@ from crossmesh.console import Console, Stage
 from crossmesh.doctor.chip_speed import chip_findings, framework_of, measure
 from crossmesh.doctor.clocks import Answer, skew_finding
 from crossmesh.doctor.finding import Finding, fault, note, ok
-from crossmesh.doctor.node_probe import NodeProbe, Visit, packages_of
+from crossmesh.doctor.node_probe import NodeProbe, Visit, packages_of, started
 from crossmesh.doctor.nodes import Node, Probed, chosen, is_up, listed
 from crossmesh.doctor.report import NodeReport, Report
 from crossmesh.doctor.sharing import Shared, offered, sharing_finding
@@ -73,7 +73,7 @@ def _missing(spec: ExperimentSpec, console: Console, *, start_nodes: bool) -> Fi
         return note(title, f"{found}: nodes that start cost money", "start_nodes=true    # asks the autoscaler for them, and looks at them")
     console.say(f"asking the cluster for hardware={name}; it may take minutes")
     with task_options(environment(f"train/{framework_of(device)}", device), device, spec.mesh.dcn) as options:
-        task = ray.remote(time.time).options(**options).remote()
+        task = ray.remote(started).options(**options).remote()
         try:
             ray.get(task, timeout=_START_S)
         except ray.exceptions.RayError as error:

@@ -4,6 +4,7 @@ Every stage is found done when it is; interrupted at any point, the next call co
 caller opened (`cluster.ray_session`).
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -16,14 +17,15 @@ from crossmesh.plan.gate import announced, gate_serving, gate_training
 from crossmesh.plan.planner import own_planner
 from crossmesh.report.prices import rent
 from crossmesh.report.stored import repeats_of
-from crossmesh.report.variants import EMULATED_RENT, Results, RunRecord, TrainingSummary, Variant, answers_of, scores_of
+from crossmesh.report.trained_run import mean_power, planned_before, training_summary
+from crossmesh.report.variants import EMULATED_RENT, Results, RunRecord, Variant, answers_of, scores_of
 from crossmesh.report.write import Report, make_report
 from crossmesh.spec.command_line import where_given
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.repeat import Repeats
 from crossmesh.sweep.trial import Trial, fetch, prepare, run_trial
 from crossmesh.track.provenance import gather_provenance
-from crossmesh.track.repeats import repeats_by_run
+from crossmesh.track.repeats import load_of, repeats_by_run
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.launch import check_trainable
 
@@ -109,7 +111,8 @@ def run_experiment(
         adapters = tuple(Adapter(backend, trial.result.adapter_folder, trial.result.adapter_digest) for backend, trial in trials.items())
         evaluations = evaluate_models(spec, model, adapters, tracker, console, parent, force=force)
         known = repeats_by_run(tracker)
-        variants = tuple(replace(one, repeats=repeats_of(known.get(str(one.run_id), ()))) for one in _variants(spec, trials, evaluations))
+        found = _variants(spec, trials, evaluations, tracker)
+        variants = tuple(replace(one, repeats=repeats_of(known.get(str(one.run_id), ()))) for one in found)
         report = make_report(Results(spec.name, variants, command, tracker.ui_command, matters=spec.matters, where=where_given()))
         page = report.write(output)
         for suffix in (".html", ".json", ".md"):
@@ -135,25 +138,34 @@ def _parent_run(spec: ExperimentSpec, tracker: Tracker, identity: str) -> str:
     return run_id
 
 
-def _variants(spec: ExperimentSpec, trials: dict[str, Trial], evaluations: dict[str, Evaluation]) -> tuple[Variant, ...]:
+def _variants(
+    spec: ExperimentSpec, trials: Mapping[str, Trial], evaluations: Mapping[str, Evaluation], tracker: Tracker
+) -> tuple[Variant, ...]:
     base = evaluations[BASE]
     examined = RunRecord(BASE, evaluation=base.record)
     found = [Variant(BASE, None, examined, scores_of(base.result), run_id=base.run_id, answers=answers_of(base.result))]
     price = rent(spec.hardware.name, spec.plan.price, spec.plan.region, spec.hardware.catalogue, spec.mesh.dcn)
     price = EMULATED_RENT if spec.hardware.emulated else price
+    runs = {backend: tracker.run(trial.run_id) for backend, trial in trials.items()}
+    watts = mean_power(tracker, list(runs.values()))
     for backend, trial in trials.items():
-        own, result = evaluations[backend], trial.result
+        own, result, run = evaluations[backend], trial.result, runs[backend]
         record = RunRecord(backend, trial.prepared.science.contents, trial.prepared.system.contents, trial.provenance, own.record)
-        training = TrainingSummary(
-            losses=result.losses,
-            final_loss=result.final_loss,
-            tokens_per_s=result.tokens_per_s,
-            seconds=result.seconds,
-            tokens=result.tokens,
-            loss_tokens=result.loss_tokens,
-            padded_tokens_per_s=result.padded_tokens_per_s,
-        )
         size = (result.adapter_folder / "adapter_model.safetensors").stat().st_size
-        scores, answers = scores_of(own.result), answers_of(own.result)
-        found.append(Variant(backend, backend, record, scores, training, size, trial.run_id, price, answers=answers))
+        found.append(
+            Variant(
+                name=backend,
+                backend=backend,
+                record=record,
+                scores=scores_of(own.result),
+                training=training_summary(run, result.losses, watts.get(run.run_id)),
+                adapter_bytes=size,
+                run_id=trial.run_id,
+                rent=price,
+                planned=planned_before(run),
+                answers=answers_of(own.result),
+                load=load_of(run.metrics),
+                marked_emulated=run.emulated,
+            )
+        )
     return tuple(found)

@@ -4,17 +4,15 @@ Which evaluation and which benchmark belong to which training is `lineage`'s.
 """
 
 import math
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.errors import CrossmeshError
 from crossmesh.evaluate.results import RECORD, RESULT, SURROUNDINGS, EvalResult
 from crossmesh.files import canonical_json, digest_text
-from crossmesh.report.cells import MODELLED
 from crossmesh.report.examples import MOST_VARIANTS, read_said
 from crossmesh.report.integrity import (
     beside_weights,
@@ -31,9 +29,9 @@ from crossmesh.report.integrity import (
 )
 from crossmesh.report.labels import labels
 from crossmesh.report.lineage import link
-from crossmesh.report.measures import PLANNED_MEMORY, PLANNED_SPEED
 from crossmesh.report.prices import rent
 from crossmesh.report.selection import BENCHMARK, EVALUATE, TRAIN, kind_of
+from crossmesh.report.trained_run import FINAL, mean_power, planned_before, training_summary
 from crossmesh.report.variants import (
     EMULATED_RENT,
     Rent,
@@ -41,7 +39,6 @@ from crossmesh.report.variants import (
     RunRecord,
     Said,
     ServingCell,
-    TrainingSummary,
     Variant,
     answers_of,
     scores_of,
@@ -51,10 +48,8 @@ from crossmesh.spec.bench import TRACE, TRACE_DIGEST
 from crossmesh.spec.fingerprint import digest_of, digest_of_parts
 from crossmesh.track.repeats import RATE, TAG_ROUND, TAG_STEPS, load_of, repeats_by_run
 from crossmesh.track.tracker import (
-    TAG_HBM_SOURCE,
     TAG_PROVENANCE,
     TAG_SCIENCE,
-    TAG_STEP_SOURCE,
     TAG_SYSTEM,
     TrackedRun,
     Tracker,
@@ -64,10 +59,7 @@ MOST_CURVES = 200
 """Of more trainings the losses of so many are read."""
 MOST_SPECS = 200
 """Of more trainings the kept specs are not read."""
-_LOSS, _FINAL = "train/loss", "train/final_loss"
-_TOTALS = (_FINAL, "train/tokens_per_s_steady", "train/seconds", "train/tokens", "train/loss_tokens")
-_POWER = re.compile(r"^system/(?:.+/)?gpu_\d+_power_usage_watts$")
-_GIB = 1 << 30
+_LOSS = "train/loss"
 _WORKLOAD = ("cache", "seed", "warmup", "burstiness", "requests", "slo_ttft_ms", "slo_tpot_ms", "slo_e2e_ms", "slo_share")
 _WORKLOAD_OF = {RATE_LOAD: ("seconds",), TRACE: ("time_scale", "length_scale")}
 """Keys of `bench` that say how a server was asked, under any load and under one."""
@@ -142,20 +134,11 @@ class _Reader:
     def read_curves(self, runs: Sequence[TrackedRun]) -> None:
         """Read what all trainings logged over time: losses, of many runs those of some, and power."""
         self._losses = self._tracker.histories(curves_of(runs), _LOSS)
-        metered: dict[str, list[str]] = {}
-        for run in runs:
-            for key in run.metrics:
-                if _POWER.match(key):
-                    metered.setdefault(key, []).append(run.run_id)
-        for key, ids in metered.items():
-            for run_id, watts in self._tracker.means(ids, key).items():
-                self._watts[run_id] = self._watts.get(run_id, 0.0) + watts
+        self._watts = mean_power(self._tracker, runs)
 
     def trained(self, run: TrackedRun) -> Variant:
         """A variant of a training run."""
-        missing = [name for name in _TOTALS if name not in run.metrics]
-        if missing:
-            raise InputError(f"The MLflow run {run.run_id} ({run.name}) has no metric {missing[0]}: it is no finished training of ours.")
+        training = training_summary(run, self._losses.get(run.run_id, ()), self._watts.get(run.run_id))
         check_identity(run)
         science, system, provenance = (self._shared(run, scope) for scope in ("science", "system", "provenance"))
         for scope in _SETTINGS:
@@ -171,10 +154,10 @@ class _Reader:
             name=run.run_id,
             backend=system.get("backend", run.name),
             record=record,
-            training=self._training(run),
+            training=training,
             run_id=run.run_id,
             rent=EMULATED_RENT if run.emulated or (record.system or {}).get("emulated") else self._rent(run),
-            planned=_planned(run),
+            planned=planned_before(run),
             load=load_of(run.metrics),
             marked_emulated=run.emulated,
         )
@@ -218,22 +201,6 @@ class _Reader:
         except ValueError:
             return {}
         return found if isinstance(found, dict) else {}
-
-    def _training(self, run: TrackedRun) -> TrainingSummary:
-        totals = {name.removeprefix("train/"): run.metrics[name] for name in _TOTALS}
-        rate = totals["tokens_per_s_steady"]
-        planned, planned_mfu = run.metrics.get("plan/tokens_per_s"), run.metrics.get("plan/mfu")
-        return TrainingSummary(
-            losses=self._losses.get(run.run_id, ()),
-            final_loss=totals["final_loss"],
-            tokens_per_s=rate,
-            seconds=totals["seconds"],
-            tokens=int(totals["tokens"]),
-            loss_tokens=int(totals["loss_tokens"]),
-            padded_tokens_per_s=run.metrics.get("train/padded_tokens_per_s_steady"),
-            mfu=planned_mfu * rate / planned if planned and planned_mfu else None,
-            energy_wh=self._watts[run.run_id] * totals["seconds"] / 3600 if run.run_id in self._watts else None,
-        )
 
     def _rent(self, run: TrackedRun) -> Rent:
         """What the slice that `run` names costs, as its own plan or `catalogue` has it."""
@@ -279,22 +246,13 @@ def curves_of(runs: Sequence[TrackedRun]) -> list[str]:
     """The ids of the trainings whose losses are read: all, or of many the best, the worst and those evenly between by their last loss."""
     if len(runs) <= MOST_CURVES:
         return [run.run_id for run in runs]
-    ends = sorted((math.inf if math.isnan(end := run.metrics.get(_FINAL, math.inf)) else end, run.run_id) for run in runs)
+    ends = sorted((math.inf if math.isnan(end := run.metrics.get(FINAL, math.inf)) else end, run.run_id) for run in runs)
     return [ends[round(number * (len(ends) - 1) / (MOST_CURVES - 1))][1] for number in range(MOST_CURVES)]
 
 
 def _key(run: TrackedRun, scope: str) -> tuple[str, str]:
     """What all runs with the same record of a scope share."""
     return scope, run.tags.get(_TAG_OF[scope], run.run_id)
-
-
-def _planned(run: TrackedRun) -> dict[str, tuple[float, str]]:
-    """Speed and memory as the plan had them, with where it had them from."""
-    kept = (
-        (PLANNED_SPEED, "plan/tokens_per_s", 1.0, TAG_STEP_SOURCE),
-        (PLANNED_MEMORY, "plan/hbm_bytes_per_chip", 1 / _GIB, TAG_HBM_SOURCE),
-    )
-    return {key: (scale * run.metrics[metric], run.tags.get(tag, MODELLED)) for key, metric, scale, tag in kept if metric in run.metrics}
 
 
 def _workload(run: TrackedRun) -> dict[str, str]:
