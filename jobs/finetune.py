@@ -51,7 +51,7 @@ def run(job: Job[FinetuneKeys]) -> None:
     tracker = Tracker(spec.tracking, spec.storage, console.say)
     if planned := gate_training(spec, own_planner(spec, tracker)):
         console.say(announced(spec, planned))
-    require_chips(spec.hardware.slice.device, spec.hardware.slice.device.chip_count())
+    require_chips(spec.hardware.slice.device, spec.training_chips)
     with cluster_session(spec.storage):
         with console.stage(f"model: {spec.model.weights}"):
             model = fetch(spec)

@@ -16,7 +16,6 @@ from crossmesh.cluster import ray_session, require_chips
 from crossmesh.console import Console
 from crossmesh.environments import environment
 from crossmesh.errors import InputError
-from crossmesh.hardware.devices import Tpu
 from crossmesh.pipeline.evaluation import BASE, served_base
 from crossmesh.pipeline.serving import named_adapters
 from crossmesh.plan.model import known_architecture
@@ -77,9 +76,7 @@ class OwnServer:
 def own_server(spec: ExperimentSpec, console: Console, stack: ExitStack) -> OwnServer:
     """Fetch the model of `spec` within a Ray session that `stack` ends, and return its server, not started yet."""
     stack.enter_context(ray_session(spec.storage))
-    device = spec.hardware.slice.device
-    chips = device.chip_count() if isinstance(device, Tpu) else spec.serve.tp * spec.serve.pp  # A TPU slice is taken whole.
-    require_chips(device, chips * max(1, spec.serve.replicas))
+    require_chips(spec.hardware.slice.device, spec.serving_chips)
     folders = named_adapters(spec)
     with console.stage(f"model: {spec.model.weights}"):
         base = served_base(spec, fetch(spec))

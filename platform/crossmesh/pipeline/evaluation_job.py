@@ -12,7 +12,6 @@ from crossmesh.errors import InputError
 from crossmesh.evaluate.harness import open_task
 from crossmesh.evaluate.paired import LEVEL, Paired, compare_counts, holm
 from crossmesh.evaluate.results import RECORD, EvalResult
-from crossmesh.hardware.devices import Tpu
 from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, check_evaluation, evaluate_models, evaluate_url
 from crossmesh.pipeline.serving import named_adapters
 from crossmesh.plan.gate import gate_serving
@@ -122,8 +121,7 @@ def _on_own_server(spec: ExperimentSpec, tracker: Tracker, console: Console, *, 
     gate_serving(spec, own_planner(spec))
     with ExitStack() as stack:
         stack.enter_context(ray_session(spec.storage))
-        device = spec.hardware.slice.device
-        require_chips(device, device.chip_count() if isinstance(device, Tpu) else spec.serve.tp)
+        require_chips(spec.hardware.slice.device, spec.serving_chips)
         adapters = tuple(Adapter(name, folder, adapter_digest(folder)) for name, folder in named_adapters(spec).items())
         with console.stage(f"model: {spec.model.weights}"):
             model = fetch(spec)

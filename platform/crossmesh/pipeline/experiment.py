@@ -89,7 +89,7 @@ def run_experiment(
     `check_experiment` has let it pass. Raises `InputError` when hardware cannot be had.
     """
     specs = _on_each(spec, backends)
-    require_chips(spec.hardware.slice.device, spec.hardware.slice.device.chip_count())
+    require_chips(spec.hardware.slice.device, max(spec.training_chips, spec.serving_chips))
     with console.stage(f"model: {spec.model.weights}") as stage:
         model = fetch(spec)
         stage.say(f"{model.path}")

@@ -8,7 +8,6 @@ from pathlib import Path
 from crossmesh.adapters.sources import find_adapter
 from crossmesh.cluster import require_chips
 from crossmesh.console import Console
-from crossmesh.hardware.devices import Tpu
 from crossmesh.pipeline.evaluation import served_base
 from crossmesh.serve.adapters import check_names
 from crossmesh.serve.app import place_of, start_server
@@ -37,9 +36,7 @@ def serve_until_interrupted(spec: ExperimentSpec, console: Console, output: str)
     """Serve, print where and with which models, and return at Ctrl-C, with nothing left running, or when another run has replaced it."""
     check_port(place_of(spec.serve))
     adapters = named_adapters(spec)
-    device = spec.hardware.slice.device
-    chips = device.chip_count() if isinstance(device, Tpu) else spec.serve.tp * spec.serve.pp  # A TPU slice is taken whole.
-    require_chips(device, chips * max(1, spec.serve.replicas))
+    require_chips(spec.hardware.slice.device, spec.serving_chips)
     with console.stage(f"model: {spec.model.weights}"):
         base = served_base(spec, fetch(spec))
         served = [base.adapter(name, folder) for name, folder in adapters.items()]

@@ -142,6 +142,18 @@ class ExperimentSpec:
         return resolve_mesh(self.mesh.data, self.mesh.fsdp, self.mesh.tp, self.hardware.slice.device.chip_count(), self.mesh.dcn)
 
     @property
+    def training_chips(self) -> int:
+        """Chips that a training holds, of all slices."""
+        return self.hardware.slice.device.chip_count() * self.mesh.dcn
+
+    @property
+    def serving_chips(self) -> int:
+        """Chips that a server holds once it has started: those of each of its first engines, or of TPUs a slice for each."""
+        device = self.hardware.slice.device
+        engine = device.chip_count() if isinstance(device, Tpu) else self.serve.tp * self.serve.pp
+        return engine * max(1, self.serve.replicas)
+
+    @property
     def sequence_length(self) -> int:
         """Tokens of one sequence of a batch, padding included."""
         return self.packing.length or self.data.max_length

@@ -98,7 +98,7 @@ def _again(tracker: Tracker, own: ExperimentSpec, run: TrackedRun, steps: int) -
     done = prepared.origin.step if prepared.origin else 0
     checkpoint = replace(whole.checkpoint, every_steps=10**9, every_minutes=0.0, target="")
     short = replace(whole, optim=replace(whole.optim, stop_at=min(whole.optim.last_step, done + steps)), checkpoint=checkpoint)
-    require_chips(whole.hardware.slice.device, whole.hardware.slice.device.chip_count() * whole.mesh.dcn)
+    require_chips(whole.hardware.slice.device, whole.training_chips)
     return Repeated(run.run_id, short, prepared)
 
 

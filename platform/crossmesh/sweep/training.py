@@ -49,8 +49,7 @@ class Training:
 
     def run(self, spec: ExperimentSpec, tracker: Tracker, hooks: Hooks) -> Ran:
         """As `Workload`."""
-        device = spec.hardware.slice.device
-        require_chips(device, device.chip_count() * spec.mesh.dcn)
+        require_chips(spec.hardware.slice.device, spec.training_chips)
         hooks.on_event(StageEvent("model and data"))
         with self._fetching:
             model = self._models.get(spec.model) or fetch(spec)

@@ -116,7 +116,7 @@ def train(
         assignment.checkpoints(origin.data_digest).begin_with(origin.checkpoints, origin.step)
     left = spec.retry
     with ray_session(spec.storage):
-        require_chips(spec.hardware.slice.device, spec.hardware.slice.device.chip_count() * spec.mesh.dcn)
+        require_chips(spec.hardware.slice.device, spec.training_chips)
         while True:
             assignment.attempt.mkdir(parents=True)
             attempt = run_attempt(assignment, on_event, check)
