@@ -35,6 +35,7 @@ def training_summary(run: TrackedRun, losses: tuple[tuple[int, float], ...], wat
         tokens=int(totals["tokens"]),
         loss_tokens=int(totals["loss_tokens"]),
         padded_tokens_per_s=metrics.get("train/padded_tokens_per_s_steady"),
+        rented_s=metrics.get("train/rented_seconds"),
         mfu=planned_mfu * rate / planned if planned and planned_mfu else None,
         energy_wh=None if watts is None else watts * totals["seconds"] / 3600,
     )

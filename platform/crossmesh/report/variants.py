@@ -95,6 +95,8 @@ class TrainingSummary:
     """Measured time against FLOP as the plan models them; None without a plan."""
     energy_wh: float | None = None
     """Of the accelerators, where their power was read."""
+    rented_s: float | None = None
+    """`seconds`, less the share of slices that it went on without; None: it had all of them."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,7 @@ class Variant:
         """Price of the time of all steps; None without one."""
         if self.training is None or self.rent.usd_per_hour is None:
             return None
-        return self.training.seconds / 3600 * self.rent.usd_per_hour
+        return (self.training.seconds if self.training.rented_s is None else self.training.rented_s) / 3600 * self.rent.usd_per_hour
 
     def score(self, split: str, k: int = 1) -> Score | None:
         """Return pass@k on a split, or None when it was not measured."""

@@ -67,6 +67,7 @@ KEY_CLASSES: Mapping[str, tuple[str, ...]] = {
     "packing.length": (SCIENCE, SYSTEM),
     "packing.window": (SCIENCE,),
     "mesh.dcn": (SYSTEM,),
+    "mesh.min_dcn": (PROVENANCE,),  # The steps say on how many slices they were taken.
     "mesh.data": (SYSTEM,),
     "mesh.fsdp": (SYSTEM,),
     "mesh.tp": (SYSTEM,),
@@ -172,6 +173,7 @@ KEY_CLASSES: Mapping[str, tuple[str, ...]] = {
     "checkpoint.resume_from": (SCIENCE,),
     "retry.failures": (PROVENANCE,),
     "retry.preemptions": (PROVENANCE,),
+    "retry.resize_interval_s": (PROVENANCE,),
     "plan.workload": (PROVENANCE,),
     "plan.compile": (PROVENANCE,),
     "plan.answers": (PROVENANCE,),

@@ -6,7 +6,7 @@ dataclass is built, so a spec that exists is a spec that makes sense; what needs
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from crossmesh.errors import InputError, require
 from crossmesh.hardware.devices import Device, Gpu, Tpu
@@ -141,10 +141,17 @@ class ExperimentSpec:
         """The mesh on this hardware."""
         return resolve_mesh(self.mesh.data, self.mesh.fsdp, self.mesh.tp, self.hardware.slice.device.chip_count(), self.mesh.dcn)
 
+    def on_slices(self, slices: int) -> "ExperimentSpec":
+        """The same training on `slices` of its `mesh.dcn` slices: a device's micro-batch stays, the rest is accumulated."""
+        if slices == self.mesh.dcn:
+            return self
+        mesh = replace(self.mesh, dcn=slices, min_dcn=0)
+        return replace(self, mesh=mesh, batch=replace(self.batch, micro=self.micro_batch))
+
     @property
     def training_chips(self) -> int:
-        """Chips that a training holds, of all slices."""
-        return self.hardware.slice.device.chip_count() * self.mesh.dcn
+        """Chips without which a training does not start: of all slices, or of the fewest that it goes on with."""
+        return self.hardware.slice.device.chip_count() * self.mesh.least_dcn
 
     @property
     def serving_chips(self) -> int:

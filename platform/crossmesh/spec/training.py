@@ -277,10 +277,19 @@ class MeshSpec:
     data: int = 1
     fsdp: int = -1
     tp: int = 1
+    min_dcn: int = 0
+    """The fewest slices that a run goes on with after it has lost some of `dcn`, and starts with when more are not there yet; it takes
+    them in when they come. What is learnt stays the same: a slice then computes more micro-batches. 0: all of `dcn`."""
+
+    @property
+    def least_dcn(self) -> int:
+        """Slices without which nothing is computed."""
+        return self.min_dcn or self.dcn
 
     def __post_init__(self) -> None:
         """Check each axis; whether the product fits the devices is checked by `ExperimentSpec`."""
         require(self.dcn > 0, "mesh.dcn", self.dcn, "a positive number of slices")
+        require(0 <= self.min_dcn <= self.dcn, "mesh.min_dcn", self.min_dcn, f"0 for all slices, or 1 to mesh.dcn={self.dcn}")
         for name in ("data", "fsdp", "tp"):
             size = getattr(self, name)
             require(size == -1 or size > 0, f"mesh.{name}", size, "a positive number, or -1 to absorb the rest")
@@ -378,8 +387,12 @@ class RetrySpec:
     """Workers or nodes that died."""
     preemptions: int = 16
     """Nodes that were taken back with notice."""
+    resize_interval_s: float = 60.0
+    """How often a run on fewer slices than `mesh.dcn` looks whether those that it lacks have come (`mesh.min_dcn`). It then stops after its
+    step, with a checkpoint, and goes on on all of them; that is no retry."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""
+        require(self.resize_interval_s > 0, "retry.resize_interval_s", self.resize_interval_s, "a positive number of seconds")
         require(self.failures >= 0, "retry.failures", self.failures, "zero or more")
         require(self.preemptions >= 0, "retry.preemptions", self.preemptions, "zero or more")

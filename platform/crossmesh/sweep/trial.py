@@ -270,7 +270,7 @@ def _run(
         on_event(WarningEvent(note))
     run_id = _open_run(spec, prepared, tracker, folder, parent)
     status = "FAILED"
-    log = _Log(tracker, run_id)
+    log = _Log(tracker, run_id, spec.mesh.dcn)
     try:
         result = train(spec, prepared.model, folder, log.before(on_event), prepared.start, check, prepared.origin, prepared.order)
         if result.data_digest != prepared.science.contents["data"]["digest"]:
@@ -284,7 +284,7 @@ def _run(
         write_json(result.adapter_folder / TRAINED_RECORD, own)
         tracker.tags(run_id, {TAG_TRAINED: digest_of(own)})
         tracker.artifact_folder(run_id, result.adapter_folder, result.adapter_folder.name)
-        tracker.metrics(run_id, _totals(result, None if spec.hardware.emulated else prepared.planned), spec.optim.last_step)
+        tracker.metrics(run_id, _totals(spec, result, None if spec.hardware.emulated else prepared.planned), spec.optim.last_step)
         if not spec.lora.full:
             _register(spec, prepared, tracker, run_id, result)
         status = "FINISHED"
@@ -368,9 +368,11 @@ def _register(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, run_id
 class _Log:
     """Puts what training says into a run."""
 
-    def __init__(self, tracker: Tracker, run_id: str) -> None:
+    def __init__(self, tracker: Tracker, run_id: str, slices: int) -> None:
+        """`slices` is `mesh.dcn`."""
         self._tracker = tracker
         self._run_id = run_id
+        self._slices = slices
         self._tokens = {0: 0}
         """Real tokens trained on after each step; the steps of earlier starts are told again, so that there is no gap."""
 
@@ -400,6 +402,7 @@ class _Log:
             "train/padded_tokens_per_s": event.padded_tokens_per_s,
             "train/packing_efficiency": event.packing_efficiency,
             "train/step_seconds": event.seconds,
+            **({"train/slices": self._slices - event.missing_slices} if self._slices > 1 else {}),
         }
         self._tracker.metrics(self._run_id, values, event.step)
 
@@ -415,16 +418,18 @@ def _params(spec: ExperimentSpec) -> dict[str, Any]:
     }
 
 
-def _totals(result: TrainResult, planned: Forecast | None) -> dict[str, float]:
+def _totals(spec: ExperimentSpec, result: TrainResult, planned: Forecast | None) -> dict[str, float]:
     """What the whole run measured, and its price at the list's; `report/stored.py` reads it again."""
     price = planned.price if planned else None
-    usd = {"train/usd": price.usd_per_hour * planned.point.mesh.dcn * result.seconds / 3600} if planned and price else {}
+    slices = spec.mesh.dcn
+    usd = {"train/usd": price.usd_per_hour * slices * result.rented_s(slices) / 3600} if price else {}
     return usd | {
         "train/final_loss": result.final_loss,
         "train/tokens_per_s_steady": result.tokens_per_s,
         "train/padded_tokens_per_s_steady": result.padded_tokens_per_s,
         "train/seconds": result.seconds,
         "train/loss_tokens": result.loss_tokens,
+        **({"train/rented_seconds": result.rented_s(slices)} if slices > 1 else {}),
     }
 
 

@@ -55,6 +55,13 @@ class Assignment:
     """The state that training begins with; None: that of step 0."""
     order: str = ""
     """Digest of the rows of every step, where whoever asks knows them; empty: what decides them counts in its place."""
+    slices: int = 0
+    """Slices that this attempt runs on; 0: all of `mesh.dcn`."""
+
+    @property
+    def placed(self) -> ExperimentSpec:
+        """The spec on the slices of this attempt; `spec` is the trial's."""
+        return self.spec.on_slices(self.slices or self.spec.mesh.dcn)
 
     @property
     def events(self) -> Path:

@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,14 @@ from crossmesh.cluster import cancel_task, task_options
 from crossmesh.environments import environment
 from crossmesh.errors import BudgetReachedError, CrossmeshError, InputError, RejectedError
 from crossmesh.files import read_json, write_text
+from crossmesh.hardware.devices import Cpu
 from crossmesh.train.assignment import Assignment
 from crossmesh.train.events import OnEvent, StageEvent, StartEvent, StepEvent, from_json
 from crossmesh.train.loop import DivergedError
 from crossmesh.train.nodes import lost_nodes, release_reservations
 from crossmesh.train.retry import Ending, Failure, FailureKind, judge
 from crossmesh.train.scaling import scaling
+from crossmesh.train.slices import Growth, requests_for
 from crossmesh.train.trainer import fit
 
 _POLL_S = 0.2
@@ -40,6 +42,8 @@ class Attempt:
     assignment: Assignment
     ending: Ending
     failure: Failure | None
+    grows: bool = False
+    """Whether it was stopped, with a checkpoint, because the run can go on on more slices."""
 
     def raise_failure(self) -> None:
         """Raise the user's error as itself, and anything else as one message that names its log; nothing when there is none."""
@@ -63,29 +67,51 @@ class Attempt:
 
 def run_attempt(assignment: Assignment, on_event: OnEvent, check: Callable[[], None]) -> Attempt:
     """Run one attempt to its end. An interrupt, or what `check` raises, asks the workers to stop after their step, with a checkpoint."""
-    spec = assignment.spec
+    spec = assignment.placed
     device, workers = spec.hardware.slice.device, scaling(spec)
     worker = environment(
         f"train/{spec.backend_name}", device, workers_per_node=workers.num_workers, devices_per_worker=workers.devices_per_worker
     )
     on_event(StartEvent(f"starting Ray Train ({spec.backend_name}, {spec.hardware.name}, {_count(workers.num_workers)})"))
-    with task_options(worker, device, spec.mesh.dcn) as options:
-        failure = _run(options, assignment, on_event, check)
+    with _growth(assignment) as growth, task_options(worker, device, spec.mesh.dcn) as options:
+        failure, grows = _run(options, assignment, on_event, check, growth)
     refused, preempted = assignment.error.is_file(), assignment.preempted.exists()
     blamed_on_code = failure is not None and failure.kind is FailureKind.RAISED and not refused
     gone = blamed_on_code and bool(lost_nodes(_nodes(assignment)))
-    return Attempt(assignment, judge(failure, refused=refused, preempted=preempted, node_lost=gone), failure)
+    ending = judge(failure, refused=refused, preempted=preempted, node_lost=gone)
+    return Attempt(assignment, ending, failure, grows=grows and ending is Ending.DONE)
 
 
-def _run(options: Mapping[str, Any], assignment: Assignment, on_event: OnEvent, check: Callable[[], None]) -> Failure | None:
+@contextmanager
+def _growth(assignment: Assignment) -> Iterator[Growth | None]:
+    """What looks for the slices that the attempt lacks; None where the run always has all."""
+    spec = assignment.spec
+    if spec.mesh.least_dcn == spec.mesh.dcn or isinstance(spec.hardware.slice.device, Cpu):
+        yield None
+        return
+    with requests_for(spec.hardware.slice.device) as requests:
+        yield Growth(spec, assignment.placed.mesh.dcn, requests)
+
+
+def _run(
+    options: Mapping[str, Any], assignment: Assignment, on_event: OnEvent, check: Callable[[], None], growth: Growth | None
+) -> tuple[Failure | None, bool]:
+    """Return what failed, and whether the workers were asked to stop because there are more slices."""
     # In a process that ends with it: Ray Train's controller is its child and ends then too, whatever happened.
     task = ray.remote(max_calls=1)(fit).options(**options).remote(assignment)
     listener = _Listener(assignment, on_event)
-    ended_well = False
+    ended_well = grows = False
     try:
         while not ray.wait([task], timeout=_POLL_S)[0]:
             check()
             listener.listen()
+            if growth and not grows and assignment.events.is_file():
+                growth.begin()
+                if found := growth.look():
+                    grows = True
+                    there = f"{found} of {assignment.spec.mesh.dcn} slices are there"
+                    on_event(StageEvent(f"{there}: stopping after this step, with a checkpoint, to use them"))
+                    assignment.stop.touch()
         failure = _outcome(task)
         ended_well = failure is None
         listener.listen()
@@ -97,7 +123,7 @@ def _run(options: Mapping[str, Any], assignment: Assignment, on_event: OnEvent, 
     finally:
         with suppress(ray.exceptions.RayError):  # Of a cluster that is gone; why the attempt ended must not be hidden.
             release_reservations(wait=not ended_well)
-    return failure
+    return failure, grows
 
 
 def _outcome(task: Any) -> Failure | None:
@@ -183,7 +209,7 @@ class _Listener:
         if time.monotonic() - self._told_at < _QUIET_S:
             return
         self._told_at = time.monotonic()
-        workers = scaling(self._assignment.spec)
+        workers = scaling(self._assignment.placed)
         asked = ", ".join(f"{amount:g} {name}" for name, amount in workers.resources_per_worker.items())
         free = ray.available_resources()
         there = ", ".join(f"{free.get(name, 0):g} {name}" for name in workers.resources_per_worker)

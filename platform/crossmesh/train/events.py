@@ -47,6 +47,8 @@ class StepEvent:
     """Wall clock of the step, batch building included, checkpoints not."""
     first: bool
     """First step after a start: it also compiles and warms up."""
+    missing_slices: int = 0
+    """Slices of `mesh.dcn` that were not there (`mesh.min_dcn`)."""
 
     @property
     def tokens_per_s(self) -> float:

@@ -7,7 +7,7 @@ folder, training continues from its newest sound checkpoint, and a finished run 
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from crossmesh.adapters.continuing import Start
@@ -24,6 +24,7 @@ from crossmesh.train.attempt import run_attempt
 from crossmesh.train.events import OnEvent, StepEvent, WarningEvent
 from crossmesh.train.loop import steady
 from crossmesh.train.retry import retries_left, retry_text
+from crossmesh.train.slices import find_slices
 from crossmesh.train.trained import trained_digest
 
 
@@ -67,6 +68,10 @@ class TrainResult:
     def seconds(self) -> float:
         """Wall clock of all steps, those that compile included; loading, checkpoints and export are not."""
         return sum(event.seconds for event in self.history)
+
+    def rented_s(self, slices: int) -> float:
+        """`seconds` of a mesh of `slices`, less the share of those that were not there (`mesh.min_dcn`): nobody rents them."""
+        return sum(event.seconds * (slices - event.missing_slices) / slices for event in self.history)
 
     @property
     def tokens(self) -> int:
@@ -118,15 +123,19 @@ def train(
     with ray_session(spec.storage):
         require_chips(spec.hardware.slice.device, spec.training_chips)
         while True:
+            assignment = replace(assignment, slices=find_slices(spec, on_event, check))
+            if assignment.slices < spec.mesh.dcn:
+                on_event(WarningEvent(f"Training on {assignment.slices} of {spec.mesh.dcn} slices (mesh.min_dcn={spec.mesh.min_dcn})."))
             assignment.attempt.mkdir(parents=True)
             attempt = run_attempt(assignment, on_event, check)
             if done := _finished(assignment, on_event):
                 return done
-            again = retries_left(attempt.ending, left)
-            if again is None:
-                break
-            left = again
-            on_event(WarningEvent(retry_text(attempt.ending, attempt.failure, left)))
+            if not attempt.grows:
+                again = retries_left(attempt.ending, left)
+                if again is None:
+                    break
+                left = again
+                on_event(WarningEvent(retry_text(attempt.ending, attempt.failure, left)))
             assignment = _new_attempt(spec, model, run_folder, start, origin, order)
     attempt.raise_failure()
     raise CrossmeshError(f"Training ended without a result. Ray's files of the attempt are in {assignment.attempt}; run again to continue.")

@@ -44,6 +44,8 @@ class Plan:
     """Batches that are not trained on."""
     evaluate_every: int = 0
     """Steps between evaluations of `held_out`, the last step included; 0: never."""
+    missing_slices: int = 0
+    """Slices of the run's mesh that this start goes on without."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,7 @@ def _step(backend: Backend, batch_of: Callable[[int], PackedBatch], index: int, 
         padded_tokens=batch.padded_tokens,
         seconds=seconds,
         first=first,
+        missing_slices=plan.missing_slices,
     )
 
 
@@ -193,5 +196,6 @@ def held_out_loss(backend: Backend, batches: Sequence[PackedBatch]) -> float:
 
 
 def steady(history: Sequence[StepEvent], rate: Callable[[StepEvent], float]) -> float:
-    """Median of `rate` over all steps but the first of each start, which compile; over all when there are no others."""
-    return median([rate(event) for event in history if not event.first] or [rate(event) for event in history])
+    """Median of `rate` over the steps on all slices but the first of each start, which compile; over all when there are no others."""
+    steps = [event for event in history if not event.missing_slices] or history
+    return median([rate(event) for event in steps if not event.first] or [rate(event) for event in steps])

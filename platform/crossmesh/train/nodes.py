@@ -6,6 +6,7 @@ The only file that reads Ray's own tables; it decides nothing about the run.
 import socket
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -46,6 +47,33 @@ def _left_by_an_actor(group: PlacementGroupTableData) -> bool:
     """Whether `group` exists, and an actor made it that ends with the job (those of Ray Serve do not)."""
     by_actor = bool(group.creator_actor_id.strip(b"\xff")) and not group.is_detached and not group.creator_job_dead
     return by_actor and group.state != PlacementGroupTableData.REMOVED
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node that Ray takes for alive."""
+
+    id: str
+    resources: Mapping[str, float]
+    """All that it has."""
+    free: Mapping[str, float]
+    labels: Mapping[str, str]
+    answers: bool
+    """Whether something listens there: of a dead node Ray learns after half a minute."""
+
+
+def nodes() -> list[Node]:
+    """The nodes of the cluster."""
+    free = ray._private.state.available_resources_per_node()
+    known = [node for node in ray.nodes() if node["Alive"]]
+    return [Node(node["NodeID"], node["Resources"], free.get(node["NodeID"], {}), node["Labels"], _answers(node)) for node in known]
+
+
+def is_created(group: PlacementGroup) -> bool:
+    """Whether everything that `group` asks for is there and held for it."""
+    accessor = ray._private.state.state._connect_and_get_accessor()
+    found = accessor.get_placement_group_info(group.id)
+    return found is not None and PlacementGroupTableData.FromString(found).state == PlacementGroupTableData.CREATED
 
 
 def lost_nodes(nodes: Collection[str]) -> list[str]:

@@ -25,7 +25,7 @@ def fit(assignment: Assignment) -> Failure | None:
     from ray.train.v2._internal.exceptions import InsufficientClusterResourcesError
     from ray.train.v2.api.exceptions import TrainingFailedError
 
-    workers = scaling(assignment.spec)
+    workers = scaling(assignment.placed)
     trainer, framework = _trainer(assignment.spec.backend_name, workers)
     start = time.monotonic()
     try:

@@ -75,7 +75,7 @@ def system_metrics(assignment: Assignment, node: int, local_rank: int) -> Iterat
 
 def _train(assignment: Assignment, rank: int, stream: TextIO, interruption: Callable[[], Interruption | None]) -> None:
     """Train and export; the leading worker tells its events to `stream`. `rank` is Ray's, until the backend has its own."""
-    spec, model = assignment.spec, assignment.model
+    spec, model = assignment.placed, assignment.model
     backend = make_backend(spec)
 
     def leads() -> bool:
@@ -104,7 +104,13 @@ def _train(assignment: Assignment, rank: int, stream: TextIO, interruption: Call
         assignment.diverged.unlink(missing_ok=True)
     start = assignment.start.folder if assignment.start else None
     setup = TrainingSetup.of(spec, model.path, assignment.cache / "compiled", start)
-    plan = Plan(spec.optim.last_step, spec.checkpoint.every_steps, assignment.diverged, spec.checkpoint.every_minutes)
+    plan = Plan(
+        spec.optim.last_step,
+        spec.checkpoint.every_steps,
+        assignment.diverged,
+        spec.checkpoint.every_minutes,
+        missing_slices=assignment.spec.mesh.dcn - spec.mesh.dcn,
+    )
     done = run(backend, setup, batch_of, plan, assignment.checkpoints(data.digest), emit, interruption)
     if load := meter.read():
         emit(LoadEvent(load))

@@ -1,0 +1,177 @@
+"""On how many slices a run with `mesh.min_dcn` goes on: which slices are whole, how many of them it can use, and when one is back.
+
+Ray Train's own elastic workers (`num_workers=(least, most)`) restart from Ray's checkpoints and count retries of their own; ours are the
+driver's (`launch.py`). What is decided here is pure; what is asked of Ray is at the end.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+import ray
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+
+from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
+from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.train.events import OnEvent, StageEvent
+from crossmesh.train.nodes import Node, is_created, nodes
+
+_LOOK_S = 1.0
+_SETTLE_S = 60.0
+"""How long the cluster may take to notice a dead node, and to free what an attempt held: longer than Ray's health check."""
+_SHARE = 0.001
+"""Of a node's custom resource: says which kind of node, and keeps nobody out."""
+_SLICE_NAME = "ray.io/tpu-slice-name"
+
+
+def usable(spec: ExperimentSpec, there: int) -> int:
+    """The most slices up to `there` that the run may use and that divide its batch; 0: fewer than `mesh.least_dcn`."""
+    possible = range(min(there, spec.mesh.dcn), spec.mesh.least_dcn - 1, -1)
+    own = spec.micro_batch * spec.mesh_shape.batch_ways // spec.mesh.dcn
+    return next((slices for slices in possible if spec.batch.size % (own * slices) == 0), 0)
+
+
+def whole(device: Device, nodes: Collection[Node], *, free: bool) -> int:
+    """How many slices like `device` stand on `nodes` with all their hosts, and if `free`, with nothing running on their chips.
+
+    A CPU stands for one machine, slices and all.
+    """
+
+    def has(node: Node, kind: str, amount: float) -> int:
+        return int((node.free if free else node.resources).get(kind, 0) // amount)
+
+    match device:
+        case Cpu():
+            return 1
+        case Gpu():
+            return sum(has(node, "GPU", device.count) for node in nodes if device.node_resource in node.resources)
+        case Tpu():
+            hosts = _hosts_by_slice(device, nodes).values()
+            taken = [sum(has(node, "TPU", device.chips_per_host) > 0 for node in group) for group in hosts]
+            return sum(count == device.hosts for count in taken)
+
+
+def _hosts_by_slice(device: Tpu, nodes: Collection[Node]) -> dict[str, list[Node]]:
+    """Hosts of slices like `device`; a slice of one host may have no name."""
+    found: dict[str, list[Node]] = {}
+    for node in nodes:
+        if all(node.labels.get(label) == value for label, value in device.host_labels.items()):
+            name = node.labels.get(_SLICE_NAME, node.id) if device.hosts > 1 else node.id
+            found.setdefault(name, []).append(node)
+    return found
+
+
+def broken(device: Device, nodes: Collection[Node]) -> dict[str, list[Node]]:
+    """Hosts that are left of slices which have lost others, by slice: no run can use them, and Ray would reserve them."""
+    if not isinstance(device, Tpu):
+        return {}
+    return {name: hosts for name, hosts in _hosts_by_slice(device, nodes).items() if len(hosts) < device.hosts}
+
+
+def find_slices(spec: ExperimentSpec, on_event: OnEvent, check: Callable[[], None]) -> int:
+    """The number of slices that an attempt starts on; waits, and asks the cluster to grow, while there are too few.
+
+    Without `mesh.min_dcn` it is `mesh.dcn`, and Ray waits for what is missing.
+    """
+    device = spec.hardware.slice.device
+    if spec.mesh.least_dcn == spec.mesh.dcn or isinstance(device, Cpu):
+        return spec.mesh.dcn
+    if found := usable(spec, _settled(device, check)):
+        return found
+    text = f"waiting for {spec.mesh.least_dcn} of {spec.mesh.dcn} slices (mesh.min_dcn). Nodes may be starting; Ctrl-C stops"
+    on_event(StageEvent(text))
+    with requests_for(device) as requests:
+        requests.ask(spec.mesh.dcn)
+        while not (found := usable(spec, requests.there())):
+            check()
+            time.sleep(_LOOK_S)
+    return found
+
+
+def _settled(device: Device, check: Callable[[], None]) -> int:
+    """Whole free slices, once Ray agrees about which nodes are there and what an earlier attempt held is free; or after a while."""
+    deadline = time.monotonic() + _SETTLE_S
+    while True:
+        seen = nodes()
+        found = whole(device, [node for node in seen if node.answers], free=True)
+        agreed = all(node.answers for node in seen) and found == whole(device, seen, free=False)
+        if agreed or time.monotonic() >= deadline:
+            return found
+        check()
+        time.sleep(_LOOK_S)
+
+
+@dataclass
+class Requests:
+    """Slices that are asked for beside those that are used; each is held as soon as it is there."""
+
+    device: Device
+    groups: list[PlacementGroup] = field(default_factory=list)
+    kept_out: dict[str, PlacementGroup] = field(default_factory=dict)
+    """Hosts of broken slices, held so that they are not taken for whole ones."""
+
+    def ask(self, count: int) -> None:
+        """Ask for `count` slices, without waiting: an autoscaler starts them."""
+        self.groups += [_request(self.device) for _ in range(count)]
+
+    def there(self) -> int:
+        """How many of the slices have come."""
+        for name in self.kept_out.keys() - broken(self.device, nodes()).keys():  # Its other hosts are back.
+            remove_placement_group(self.kept_out.pop(name))
+        return sum(is_created(group) for group in self.groups)
+
+
+@contextmanager
+def requests_for(device: Device) -> Iterator[Requests]:
+    """While the block runs, what is asked for is held, and hosts of broken slices are kept out; with it all are let go."""
+    requests = Requests(device)
+    try:
+        for name, hosts in broken(device, nodes()).items():
+            bundles = [{kind: amount for kind, amount in host.resources.items() if kind.startswith("TPU")} for host in hosts]
+            selectors = [{_SLICE_NAME: name} for _ in hosts]
+            requests.kept_out[name] = placement_group(bundles, strategy="STRICT_SPREAD", bundle_label_selector=selectors)
+        yield requests
+    finally:
+        with suppress(ray.exceptions.RayError):  # Of a cluster that is gone.
+            for group in (*requests.groups, *requests.kept_out.values()):
+                remove_placement_group(group)
+
+
+def _request(device: Device) -> PlacementGroup:
+    """One slice with all its chips."""
+    match device:
+        case Gpu():
+            return placement_group([{device.node_resource: _SHARE, "GPU": device.count}])
+        case Tpu():
+            host: Mapping[str, float] = {device.node_resource: _SHARE, "TPU": device.chips_per_host}
+            bundles = [{**host, device.head_resource: 1}, *[dict(host) for _ in range(device.hosts - 1)]]
+            return placement_group(bundles, strategy="STRICT_SPREAD", bundle_label_selector=[dict(device.host_labels) for _ in bundles])
+        case Cpu():
+            raise ValueError("a CPU has no slices that come and go")
+
+
+class Growth:
+    """Looks, while an attempt runs on fewer slices than the run wants, whether those that it lacks have come."""
+
+    def __init__(self, spec: ExperimentSpec, slices: int, requests: Requests) -> None:
+        """`spec` is the trial's; `slices` is what the attempt runs on."""
+        self._spec = spec
+        self._slices = slices
+        self._requests = requests
+        self._next_look = float("inf")
+
+    def begin(self) -> None:
+        """The attempt has its workers: what is asked for from now on is no longer taken from them."""
+        if self._next_look == float("inf"):
+            self._requests.ask(self._spec.mesh.dcn - self._slices)
+            self._next_look = time.monotonic() + self._spec.retry.resize_interval_s
+
+    def look(self) -> int:
+        """The number of slices that the run could go on with, where they are more; otherwise 0."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return 0
+        self._next_look = now + self._spec.retry.resize_interval_s
+        found = usable(self._spec, self._slices + self._requests.there())
+        return found if found > self._slices else 0
