@@ -8,6 +8,7 @@ import pytest
 
 from crossmesh.errors import InputError
 from crossmesh.train.events import CheckpointEvent, EvaluationEvent, Event, StageEvent, StepEvent
+from crossmesh.train.launch import TrainResult
 from crossmesh.train.loop import DivergedError, LoopResult, steady
 from quadratic import STEPS, Training, batch_of, curve, names
 
@@ -118,3 +119,14 @@ def test_steady_throughput_leaves_out_the_first_step_of_each_start() -> None:
     assert steady(history, lambda event: event.tokens_per_s) == 75.0  # median of 100, 50, 100, 25
     assert steady(history[:1], lambda event: event.tokens_per_s) == 2.0
     assert history[0].padded_tokens_per_s == 4.0
+
+
+def test_steps_without_some_slices_say_nothing_of_the_speed_on_all_and_cost_less(tmp_path: Path) -> None:
+    def step(number: int, seconds: float, missing: int) -> StepEvent:
+        return StepEvent(number, 5, 1.0, 1.0, 0.1, 10, 100, 200, seconds, False, missing)
+
+    history = tuple(step(number, *values) for number, values in enumerate([(1.0, 0), (2.0, 1), (2.0, 1), (2.0, 1), (1.0, 0)], 1))
+    result = TrainResult(tmp_path, "a", "d", history)
+    assert result.tokens_per_s == 100.0
+    assert TrainResult(tmp_path, "a", "d", history[1:4]).tokens_per_s == 50.0
+    assert (result.seconds, result.rented_s(2)) == (8.0, 5.0)
