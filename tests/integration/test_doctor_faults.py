@@ -192,7 +192,7 @@ FAULTS = [
     (open_port, "listening ports", "0.0.0.0:", "kill "),
     (no_authentication, "Ray's token", "RAY_AUTH_MODE=disabled", "unset RAY_AUTH_MODE"),
     (no_sandbox, "sandbox", "bwrap", "sudo apt-get install -y bubblewrap"),
-    (no_simulator, "simulator", "iverilog", "sudo apt-get install -y iverilog"),
+    (no_simulator, "simulator", "Icarus Verilog, which is not installed", "sudo apt-get install -y iverilog"),
     (mlflow_away, "MLflow", "does not answer", "-m mlflow server --host 127.0.0.1 --port "),
     (damaged_runs, "MLflow", "cannot be read", "mv {folder}/storage/mlflow.db {folder}/storage/mlflow.db.damaged"),
     (hub_away, "hub", "hf://owner/name cannot be had", "export HF_HUB_OFFLINE=1"),

@@ -33,7 +33,7 @@ from crossmesh.spec.classes import settings
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.trial import cache_folder
 from crossmesh.track.provenance import gather_provenance
-from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_EVALUATION, TAG_SERVER, Tracker
+from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_EVALUATION, TAG_SERVER, TAG_SUBJECT, Tracker
 
 BASE = "base"
 _NO_FILES: Mapping[str, str] = {}
@@ -140,7 +140,7 @@ class Examiner:
             "evaluate",
             parent=self._parent,
             params={"eval": self._spec.eval},
-            tags=tags,
+            tags={**tags, TAG_SUBJECT: name},
             emulated=is_emulated(said or {}),
         )
         self._tracker.provenance(run_id, gather_provenance())

@@ -139,7 +139,7 @@ def _measurements(tracker: Tracker) -> Iterator[Measured]:
 def _alike(run: TrackedRun) -> tuple[str, ...]:
     """What of a run's parameters tells how it counts; of many runs with the same, the newest are enough."""
     names = ("hardware.name", "model.weights", "model.dtype", "model.quantization")
-    return (run.name, str(run.params.get("lora.rank") == "0"), *(run.params.get(name, "") for name in names))
+    return (run.backend, str(run.params.get("lora.rank") == "0"), *(run.params.get(name, "") for name in names))
 
 
 def as_it_ran(point: Point, spec: ExperimentSpec, metrics: Mapping[str, float]) -> Point:

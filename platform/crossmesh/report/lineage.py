@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from crossmesh.report.selection import BENCHMARK, EVALUATE, kind_of, parent_of
 from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TrackedRun
 
-_BASE = f"{EVALUATE} base"
+_BASE = "base"
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ class _Owned:
             self._order[run.run_id] = len(self._order)
             if TAG_ADAPTER in run.tags:
                 self._by_adapter.setdefault(run.tags[TAG_ADAPTER], []).append(run)
-            elif parent_of(run):
-                self._by_place.setdefault((parent_of(run), run.name), []).append(run)
+            elif parent_of(run) and kind == EVALUATE:
+                self._by_place.setdefault((parent_of(run), run.subject), []).append(run)
 
     def of(self, training: TrackedRun) -> list[TrackedRun]:
         """Those of `training`, in the order of the candidates."""
         by_digest = self._by_adapter.get(training.tags.get(TAG_ADAPTER, ""), [])
-        by_place = self._by_place.get((parent_of(training), f"{EVALUATE} {training.name}"), [])
+        by_place = self._by_place.get((parent_of(training), training.backend), [])
         return sorted([*by_digest, *by_place], key=lambda run: self._order[run.run_id])
 
 
@@ -88,4 +88,4 @@ def _examines_base(run: TrackedRun, bases: Set[str], parents: Set[str]) -> bool:
     """Whether `run` examined the base of a training, or stands beside one in its pipeline."""
     if kind_of(run) != EVALUATE or TAG_ADAPTER in run.tags:
         return False
-    return run.tags.get(TAG_BASE) in bases or (run.name == _BASE and parent_of(run) in parents)
+    return run.tags.get(TAG_BASE) in bases or (run.subject == _BASE and parent_of(run) in parents)

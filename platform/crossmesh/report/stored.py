@@ -104,7 +104,7 @@ def _untrained(name: str, run: TrackedRun) -> Variant:
 
 def _own_name(run: TrackedRun) -> str:
     """What a variant is called that was measured and not trained here."""
-    return f"{run.name.removeprefix(f'{EVALUATE} ')} {run.run_id[:8]}"
+    return f"{run.subject if kind_of(run) == EVALUATE else run.name} {run.run_id[:8]}"
 
 
 def _renamed(variant: Variant, name: str) -> Variant:
@@ -152,7 +152,7 @@ class _Reader:
         record = RunRecord(run.run_id, science=science, system=system, provenance=provenance, digests=digests)
         return Variant(
             name=run.run_id,
-            backend=system.get("backend", run.name),
+            backend=system.get("backend", run.backend),
             record=record,
             training=training,
             run_id=run.run_id,

@@ -49,7 +49,17 @@ from crossmesh.sweep.lease import LeaseLostError, leased
 from crossmesh.sweep.origin import check_origin, find_origin
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.sender import registered_name
-from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_CONTINUES, TAG_DATA, TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED, Tracker
+from crossmesh.track.tracker import (
+    TAG_ADAPTER,
+    TAG_BACKEND,
+    TAG_BASE,
+    TAG_CONTINUES,
+    TAG_DATA,
+    TAG_SCIENCE,
+    TAG_SYSTEM,
+    TAG_TRAINED,
+    Tracker,
+)
 from crossmesh.train.assignment import Assignment, Origin
 from crossmesh.train.events import Event, LoadEvent, OnEvent, StageEvent, StepEvent, SystemEvent, WarningEvent
 from crossmesh.train.launch import TrainResult, train
@@ -309,7 +319,15 @@ def _open_run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder
             tracker.adopt(kept, parent)
         return kept
     emulated = spec.hardware.emulated
-    run_id = tracker.start(spec.backend_name, "train", parent=parent, identity=prepared.identity, params=_params(spec), emulated=emulated)
+    run_id = tracker.start(
+        spec.backend_name,
+        "train",
+        parent=parent,
+        identity=prepared.identity,
+        tags={TAG_BACKEND: spec.backend_name},
+        params=_params(spec),
+        emulated=emulated,
+    )
     tracker.records(run_id, prepared.science.contents, prepared.system.contents)
     tracker.artifact_json(run_id, "records/spec.json", asdict(spec))
     tokens = prepared.lengths

@@ -53,6 +53,10 @@ TAG_SERVER = "crossmesh.server"
 """Fingerprint of the server that was examined or measured."""
 TAG_EMULATED = "crossmesh.emulated"
 """`true` on a run that computed on CPU devices under the name of other hardware."""
+TAG_BACKEND = "crossmesh.backend"
+"""The framework that trained."""
+TAG_SUBJECT = "crossmesh.subject"
+"""What an examined model is called: `base`, or the name of an adapter."""
 TAG_EVALUATION = "crossmesh.evaluation"
 """Fingerprint of how a model was examined."""
 METRIC_NAMES = "records/metric_names.json"
@@ -87,6 +91,16 @@ class TrackedRun:
     def emulated(self) -> bool:
         """Whether its tag or its parameter says that it computed on CPU devices under the name of other hardware."""
         return "true" in (self.tags.get(TAG_EMULATED), self.params.get("emulated"))
+
+    @property
+    def backend(self) -> str:
+        """The framework that trained; of runs from before the tag, their name, which people may change."""
+        return self.tags.get(TAG_BACKEND, self.name)
+
+    @property
+    def subject(self) -> str:
+        """What the examined model is called; of runs from before the tag, as their name says."""
+        return self.tags.get(TAG_SUBJECT, self.name.removeprefix("evaluate "))
 
 
 @dataclass

@@ -1,5 +1,5 @@
 from crossmesh.report.lineage import link
-from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_KIND, TrackedRun
+from crossmesh.track.tracker import TAG_ADAPTER, TAG_BACKEND, TAG_BASE, TAG_KIND, TAG_SUBJECT, TrackedRun
 
 WAYS = {"greedy1": "greedy", "greedy2": "greedy", "sampled2": "sampled", "base": "greedy", "other": "sampled"}
 
@@ -49,3 +49,21 @@ def test_what_was_asked_for_by_name_goes_before_the_newest_and_is_never_dropped(
     assert list(found.of(ONE)) == [first]
     assert found.alone == (second,)
     assert link([], [first, second], [], examined).alone == (first, second)
+
+
+def test_what_a_run_is_called_in_the_ui_decides_nothing():
+    """Stages of a pipeline were found by the names of their runs, which people change."""
+    under = {"mlflow.parentRunId": "p"}
+    training = TrackedRun("t", "my best one", "FINISHED", {TAG_KIND: "train", TAG_BACKEND: "torch", **under})
+    stage = TrackedRun("greedy1", "look at this", "FINISHED", {TAG_KIND: "evaluate", TAG_SUBJECT: "torch", **under})
+    base = TrackedRun("base", "before", "FINISHED", {TAG_KIND: "evaluate", TAG_SUBJECT: "base", **under})
+    impostor = TrackedRun("greedy2", "evaluate torch", "FINISHED", {TAG_KIND: "evaluate", TAG_SUBJECT: "jax", **under})
+    found = link([training], [], [impostor, stage, base], examined)
+    assert found.of(training) == [stage]
+    assert found.base == base
+
+
+def test_runs_from_before_the_tags_are_known_by_their_names():
+    assert TrackedRun("t", "jax", "FINISHED").backend == "jax"
+    assert TrackedRun("e", "evaluate jax", "FINISHED").subject == "jax"
+    assert TrackedRun("e", "renamed", "FINISHED", {TAG_SUBJECT: "jax", TAG_BACKEND: "torch"}).subject == "jax"
