@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import Slice
 from crossmesh.hardware.chips import Chip
 from crossmesh.hardware.devices import Cpu, Gpu, Tpu
@@ -12,7 +13,8 @@ from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.training import AUTO
 
 _GIB = 1 << 30
-_TPU_STEP_TOKENS = {"v6e": 1024, "v5e": 512, "v5p": 256}
+_TPU_STEP_TOKENS = {"v4": 2048, "v5e": 512, "v5p": 256, "v6e": 1024, "v7x": 2048}
+"""Of v4 and v7x vLLM has no figure of its own and takes that of a device without a known memory."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +84,21 @@ def serving_point(spec: ExperimentSpec) -> ServingPoint:
 
 
 def default_step_tokens(spec: ExperimentSpec) -> int:
-    """What vLLM 0.32 sets `max_num_batched_tokens` to for a server (`EngineArgs.get_batch_defaults`), at most all sequences in full."""
+    """What vLLM 0.32 sets `max_num_batched_tokens` to for a server (`EngineArgs.get_batch_defaults`), at most all sequences in full.
+
+    Raises `InputError` for a TPU of which that is not known.
+    """
     device, most = spec.hardware.slice.device, spec.serve.max_num_seqs * spec.serve.max_model_len
     match device:
         case Cpu():
             return min(2048 * spec.serve.tp, most)
         case Tpu():
-            return min(_TPU_STEP_TOKENS.get(device.chip, 2048), most)
+            if device.chip not in _TPU_STEP_TOKENS:
+                raise InputError(
+                    f"serve.max_num_batched_tokens=0 on {device.chip}: what the engine computes in one step there is not known. Known: "
+                    f"{', '.join(_TPU_STEP_TOKENS)}. Set serve.max_num_batched_tokens."
+                )
+            return min(_TPU_STEP_TOKENS[device.chip], most)
         case Gpu():
             memory = spec.hardware.slice.figures.hbm_bytes
             if memory >= 160 * _GIB:

@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 
 import pytest
 
-from crossmesh.hardware.catalogue import find_slice
+from crossmesh.errors import InputError
+from crossmesh.hardware.catalogue import find_slice, slices
+from crossmesh.hardware.devices import Tpu
 from crossmesh.models.families import parse_architecture
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.plan.batching import Chunk, Step
@@ -14,7 +17,7 @@ from crossmesh.plan.kv import kv_bytes, kv_read_bytes
 from crossmesh.plan.model import planned_model
 from crossmesh.plan.serving import engine_forecast, prefill_flops, ttft_bound_s, weight_bytes
 from crossmesh.plan.serving_forecast import serving_forecast
-from crossmesh.plan.serving_point import default_step_tokens
+from crossmesh.plan.serving_point import default_step_tokens, serving_point
 from crossmesh.plan.serving_step import expert_bytes, needed_bytes, replicated_bytes, step_cost
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.planning import PlanSpec
@@ -119,6 +122,24 @@ def test_vllms_defaults_of_a_step() -> None:
         "tpu_v6e_8": 1024, "tpu_v5p_8": 256, "tpu_v4_8": 2048, "gpu_2xh100": 8192, "gpu_8xa100_80": 2048, "gpu_8xb200": 16384,
     }  # fmt: skip
     assert default_step_tokens(ExperimentSpec(hardware=HardwareSpec(name="gpu_2xh100"))) == 16 * 512
+
+
+def test_a_tpu_that_is_not_known_has_no_silent_default(tmp_path: Path) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "chips:\n  v9z: {tflops: {bfloat16: 1000}, hbm: {gib: 128, gbps: 4000}, link: {gbps: 90, links: 6, topology: torus3d}, sources: [a]}\n"
+        "slices:\n  mine: {kind: tpu, chip: v9z, topology: 2x2x1, accelerator_type: v9z-8, chips_per_host: 4}\n"
+    )
+    spec = ExperimentSpec(hardware=HardwareSpec(name="mine", catalogue=str(own)))
+    with pytest.raises(InputError, match=r"serve\.max_num_batched_tokens=0 on v9z.*Known: v4, v5e.*Set serve\.max_num_batched_tokens"):
+        default_step_tokens(spec)
+    assert serving_point(replace(spec, serve=ServeSpec(max_num_batched_tokens=512))).step_tokens == 512
+
+
+def test_every_tpu_of_the_catalogue_has_a_default() -> None:
+    for one in slices().values():
+        if isinstance(one.device, Tpu):
+            assert default_step_tokens(ExperimentSpec(hardware=HardwareSpec(name=one.name))) > 0
 
 
 def test_an_engine_without_room_for_its_longest_sequence() -> None:
