@@ -1,5 +1,6 @@
 """Key/value cache, prefill and decode against counts by hand."""
 
+import json
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -22,7 +23,7 @@ from crossmesh.plan.serving_step import expert_bytes, needed_bytes, replicated_b
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.planning import PlanSpec
 from crossmesh.spec.serving import ServeSpec
-from crossmesh.spec.training import HardwareSpec
+from crossmesh.spec.training import BatchSpec, HardwareSpec
 from plan_points import BASE, paper_engine
 
 LAYERS = 50 * (2 * 5376 * 8192 + 2 * 5376 * 4096 + 3 * 5376 * 21504) + 10 * (2 * 5376 * 16384 + 5376 * 2048 + 3 * 5376 * 21504)
@@ -126,10 +127,9 @@ def test_vllms_defaults_of_a_step() -> None:
 
 def test_a_tpu_that_is_not_known_has_no_silent_default(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
-    own.write_text(
-        "chips:\n  v9z: {tflops: {bfloat16: 1000}, hbm: {gib: 128, gbps: 4000}, link: {gbps: 90, links: 6, topology: torus3d}, sources: [a]}\n"
-        "slices:\n  mine: {kind: tpu, chip: v9z, topology: 2x2x1, accelerator_type: v9z-8, chips_per_host: 4}\n"
-    )
+    chip = {"tflops": {"bfloat16": 1000}, "hbm": {"gib": 128, "gbps": 4000}, "link": {"gbps": 90, "links": 6, "topology": "torus3d"}}
+    place = {"kind": "tpu", "chip": "v9z", "topology": "2x2x1", "accelerator_type": "v9z-8", "chips_per_host": 4}
+    own.write_text(json.dumps({"chips": {"v9z": {**chip, "sources": ["a"]}}, "slices": {"mine": place}}))
     spec = ExperimentSpec(hardware=HardwareSpec(name="mine", catalogue=str(own)))
     with pytest.raises(InputError, match=r"serve\.max_num_batched_tokens=0 on v9z.*Known: v4, v5e.*Set serve\.max_num_batched_tokens"):
         default_step_tokens(spec)
@@ -139,7 +139,8 @@ def test_a_tpu_that_is_not_known_has_no_silent_default(tmp_path: Path) -> None:
 def test_every_tpu_of_the_catalogue_has_a_default() -> None:
     for one in slices().values():
         if isinstance(one.device, Tpu):
-            assert default_step_tokens(ExperimentSpec(hardware=HardwareSpec(name=one.name))) > 0
+            spec = ExperimentSpec(hardware=HardwareSpec(name=one.name), batch=BatchSpec(size=4096))
+            assert default_step_tokens(spec) > 0
 
 
 def test_an_engine_without_room_for_its_longest_sequence() -> None:
