@@ -19,9 +19,10 @@ from tokenizers import Tokenizer, processors
 
 from crossmesh.data.batches import Row
 from crossmesh.data.conversation import REASONING_KEYS, Conversation, Messages, row_id
-from crossmesh.data.template import ChatTemplate, template_text
+from crossmesh.data.template import ChatTemplate
 from crossmesh.errors import InputError, reading
 from crossmesh.files import canonical_json, read_json
+from crossmesh.model_folder import chat_template, tokenizer_config
 
 _OPENED = re.compile(r"<(?P<tag>[A-Za-z_]\w*)>|<\|(?P<channel>[A-Za-z_]\w*)>")
 
@@ -64,8 +65,7 @@ class ChatTokenizer:
         for name in ("tokenizer.json", "tokenizer_config.json"):
             if not (folder / name).is_file():
                 raise InputError(f"{folder} has no {name}. Needed: a model folder with tokenizer.json and tokenizer_config.json.")
-        with reading(folder / "tokenizer_config.json", "a JSON object"):
-            config = {**read_json(folder / "tokenizer_config.json")}
+        config = tokenizer_config(folder)
         self._folder = folder
         with reading(folder / "tokenizer.json", "a tokenizer that the tokenizers library can load"):
             self._tokenizer: Tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -80,7 +80,7 @@ class ChatTokenizer:
             self._named = _special_tokens({**(read_json(older) if older.is_file() else {}), **config})
         self.template_date = template_date
         now = datetime.fromisoformat(template_date) if template_date else None
-        self.template = ChatTemplate(folder, template_text(folder, config), self._named, now)
+        self.template = ChatTemplate(folder, chat_template(folder), self._named, now)
 
     @property
     def vocab_size(self) -> int:

@@ -12,7 +12,7 @@ from jinja2 import meta, nodes
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from crossmesh.data.conversation import Messages
-from crossmesh.errors import InputError, reading
+from crossmesh.errors import InputError
 from crossmesh.files import digest_text
 
 # Not characters by Unicode's definition, so that no text holds them: they mark what stands between generation tags.
@@ -46,23 +46,6 @@ def _raise_exception(text: str) -> None:
 
 def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False) -> str:
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def template_text(folder: Path, config: Mapping[str, Any]) -> str:
-    """Return the chat template of a model folder: `chat_template.jinja`, else the one in `tokenizer_config.json`."""
-    file = folder / "chat_template.jinja"
-    if file.is_file():
-        with reading(file, "a Jinja template in UTF-8"):
-            return file.read_text(encoding="utf-8")
-    found = config.get("chat_template")
-    if isinstance(found, list):
-        found = {entry["name"]: entry["template"] for entry in found}.get("default")
-    if not isinstance(found, str):
-        raise InputError(
-            f"{folder} has no chat template. Needed: chat_template.jinja, or chat_template in tokenizer_config.json. "
-            "Base models often come without one: use the instruction-tuned variant, or put a template file beside the tokenizer."
-        )
-    return found
 
 
 class ChatTemplate:

@@ -13,10 +13,9 @@ from typing import Any
 
 from crossmesh.errors import InputError, reading
 from crossmesh.files import canonical_json, read_json, write_json
+from crossmesh.model_folder import TEMPLATE_FILE, TOKENIZER_CONFIG, template_of, tokenizer_config
 
 GENERATION_FILE = "generation_config.json"
-TEMPLATE_FILE = "chat_template.jinja"
-_TOKENIZER_CONFIG = "tokenizer_config.json"
 _MOST_STOPS = 256
 _RESERVED = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "chat_template", "tokenize", "continue_final_message", "strftime_now"}
@@ -138,29 +137,16 @@ def _ids(value: Any) -> list[int]:
 
 
 def _fix_template(folder: Path, defaults: ServingDefaults) -> list[str]:
-    file, config_file = folder / TEMPLATE_FILE, folder / _TOKENIZER_CONFIG
-    with reading(config_file, "a JSON object"):
-        config = {**read_json(config_file)} if config_file.is_file() else {}
-    told = template_of(file, config)
+    file, config_file, config = folder / TEMPLATE_FILE, folder / TOKENIZER_CONFIG, tokenizer_config(folder)
+    told = template_of(folder)
     if told is None:
         return []
     if not file.is_file() and isinstance(named := config.get("chat_template"), list):
         fixed = [{**one, "template": fixed_template(one["template"], defaults)} for one in named]
         write_json(config_file, {**config, "chat_template": fixed})
-        return [_TOKENIZER_CONFIG]
+        return [TOKENIZER_CONFIG]
     file.write_text(fixed_template(told, defaults), encoding="utf-8")
     if config.pop("chat_template", None) is None:
         return [TEMPLATE_FILE]
     write_json(config_file, config)  # One template, not two of which readers choose.
-    return [TEMPLATE_FILE, _TOKENIZER_CONFIG]
-
-
-def template_of(file: Path, config: Mapping[str, Any]) -> str | None:
-    """The chat template in `file`, or else the default one in a tokenizer's `config`; None when neither has one."""
-    if file.is_file():
-        with reading(file, "a Jinja template in UTF-8"):
-            return file.read_text(encoding="utf-8")
-    found = config.get("chat_template")
-    if isinstance(found, list):
-        found = {entry["name"]: entry["template"] for entry in found}.get("default")
-    return found if isinstance(found, str) and found else None
+    return [TEMPLATE_FILE, TOKENIZER_CONFIG]

@@ -15,14 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossmesh.errors import InputError, reading
+from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, read_json, write_json
+from crossmesh.model_folder import TEMPLATE_FILE, chat_template
 from crossmesh.models import downloads
 from crossmesh.models.checkpoints import INDEX_FILE
 from crossmesh.models.families import read_architecture
 from crossmesh.models.model_files import link_model, only_model, tensor_files
 from crossmesh.models.random_weights import random_version, write_random
-from crossmesh.models.serving_defaults import GENERATION_FILE, TEMPLATE_FILE, template_of
+from crossmesh.models.serving_defaults import GENERATION_FILE
 from crossmesh.spec.training import ModelSpec
 
 MANIFEST = "crossmesh.json"
@@ -179,18 +180,6 @@ def _check_blobs(folder: Path) -> tuple[Path, dict[str, str]]:
                 f"{folder / name} is corrupt: its SHA-256 is not the one it was published with. Delete {blob} and start again."
             )
     return folder, actual
-
-
-def chat_template(folder: Path) -> str:
-    """The chat template: of chat_template.jinja, or else of tokenizer_config.json. Raises `InputError` when there is none."""
-    config = folder / "tokenizer_config.json"
-    with reading(config, "a JSON object"):
-        template = template_of(folder / TEMPLATE_FILE, read_json(config) if config.is_file() else {})
-    if template is None:
-        raise InputError(
-            f"{folder} has no chat template. Allowed: a model with {TEMPLATE_FILE}, or with chat_template in tokenizer_config.json."
-        )
-    return template
 
 
 def folder_digests(folder: Path, known: Mapping[str, str] | None = None) -> ModelFolder:

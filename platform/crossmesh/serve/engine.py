@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.errors import InputError
-from crossmesh.files import read_json
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.hardware.emulation import emulated
+from crossmesh.model_folder import template_of
 from crossmesh.models.families import read_architecture
-from crossmesh.models.serving_defaults import TEMPLATE_FILE, template_of
 from crossmesh.serve.adapters import ServedAdapter, ServedBase, check_names, check_rank, serving_rank
 from crossmesh.serve.options import check_options, compile_variables, on_reserved_chips, option_arguments, scaling, service_limits
 from crossmesh.serve.parsers import parser_arguments
@@ -118,18 +117,13 @@ def _llm_config(spec: ExperimentSpec, base: ServedBase, lora: dict[str, Any], de
     return {
         "model_loading_config": {"model_id": base.name, "model_source": str(base.folder.resolve())},
         "engine_kwargs": _common_arguments(spec)
-        | parser_arguments(spec.serve, _template(base.folder))
+        | parser_arguments(spec.serve, template_of(base.folder) or "")
         | lora
         | _device_arguments(spec, device, adapted=bool(lora)),
         # Engine metrics stay on vLLM's own /metrics route; Ray's exporter needs the dashboard agent.
         "log_engine_metrics": False,
         **_accelerator(device),
     }
-
-
-def _template(folder: Path) -> str:
-    config = folder / "tokenizer_config.json"
-    return template_of(folder / TEMPLATE_FILE, read_json(config) if config.is_file() else {}) or ""
 
 
 def check_no_experts(folder: Path) -> None:
