@@ -15,6 +15,11 @@ class Cpu:
         return self.count
 
     @property
+    def hosts(self) -> int:
+        """This machine."""
+        return 1
+
+    @property
     def node_resource(self) -> None:
         """Any node will do."""
 
@@ -31,6 +36,11 @@ class Gpu:
     def chip_count(self) -> int:
         """GPUs of the node."""
         return self.count
+
+    @property
+    def hosts(self) -> int:
+        """Machines of it."""
+        return 1
 
     @property
     def node_resource(self) -> str:

@@ -1,4 +1,7 @@
-"""The plan of one training run: fit, time, price, what limits it, and if it cannot be, why and what can. Pure, well under a millisecond."""
+"""The plan of one training run: fit, time, price, what limits it, and if it cannot be, why and what can.
+
+Pure but for `plan.spot_trace`, which is read; well under a millisecond.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,12 +14,12 @@ from crossmesh.plan.calibration import Calibration
 from crossmesh.plan.efficiency import efficiency
 from crossmesh.plan.exact import broken_rules
 from crossmesh.plan.figures import Compiled, Figures, figures, modelled
+from crossmesh.plan.interruptions import HOUR, Stages, availability, stages
 from crossmesh.plan.point import Point
 from crossmesh.plan.roofline import attention_flops, loss_head_flops, matmul_flops
 from crossmesh.spec.planning import PlanSpec
 
 GIB = 1 << 30
-HOUR = 3600
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Forecast:
     warnings: tuple[str, ...]
     calibration: Calibration | None = None
     """Of the step's time."""
+    stages: Stages | None = None
+    """From asking for hardware to the last step; None without figures, or where the run never ends."""
 
     @property
     def uncompiled(self) -> bool:
@@ -47,15 +52,15 @@ class Forecast:
 
     @property
     def hours(self) -> float | None:
-        """Of all steps; start, compilation and checkpoints not counted."""
-        return self.point.steps * self.figures.step_s / HOUR if self.figures else None
+        """From asking for hardware to the last step, of the stages that are counted: by default the steps alone."""
+        return self.stages.wall if self.stages else None
 
     @property
     def usd(self) -> float | None:
-        """Price of the slices for these hours; None without a price."""
-        if self.hours is None or self.price is None:
+        """Price of the slices for the hours in which they are there; None without a price."""
+        if self.stages is None or self.price is None:
             return None
-        return self.hours * self.price.usd_per_hour * self.point.mesh.dcn
+        return self.stages.paid * self.price.usd_per_hour * self.point.mesh.dcn
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -90,7 +95,9 @@ class Forecast:
         usd = f", {self.usd:.2f} USD" if self.usd is not None else ""
         rows = f"with rows of {self.point.filling.row_tokens:.0f} tokens"
         against = f". It does not fit: {' '.join(self.reasons)}" if self.reasons else ""
-        return f"plan: {memory}, {self.hours:.2f} hours{usd} ({figures.step_source}) {rows}{against}"
+        split = self.stages.hours if self.stages and len(self.stages.hours) > 1 else {}
+        stages = f" [{', '.join(f'{name} {value:.2f}' for name, value in split.items())}]" if split else ""
+        return f"plan: {memory}, {self.hours:.2f} hours{stages}{usd} ({figures.step_source}) {rows}{against}"
 
     @property
     def unit(self) -> UnitPrices | None:
@@ -122,8 +129,16 @@ def forecast(
             f"A step needs {found.hbm_bytes / GIB:.1f} GiB on each chip ({found.hbm_source}); of {point.chip.hbm_bytes / GIB:.1f} GiB "
             f"a program can have {usable_bytes(point) / GIB:.1f}. Most of it: {_largest(found)}."
         )
-        return Forecast(point, found, (reason,), nearest(point), price, warnings, calibration)
-    return _within_budget(Forecast(point, found, (), "", price, warnings, calibration), plan)
+        return Forecast(point, found, (reason,), nearest(point), price, warnings, calibration, stages(point, found.step_s, plan, None))
+    seen = availability(plan, point.mesh.dcn * point.slice.device.hosts)
+    taken = stages(point, found.step_s, plan, seen)
+    if taken is None:
+        reason = (
+            f"The run never ends: {seen.per_hour if seen else 0:.2g} interruptions an hour ({seen.source if seen else ''}) cost more than "
+            "is done between them. Store checkpoints more often (checkpoint.every_steps, checkpoint.every_minutes) or take other hardware."
+        )
+        return Forecast(point, found, (reason,), "", price, warnings, calibration)
+    return _within_budget(Forecast(point, found, (), "", price, warnings, calibration, taken), plan)
 
 
 def _within_budget(planned: Forecast, plan: PlanSpec) -> Forecast:

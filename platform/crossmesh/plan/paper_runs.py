@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from crossmesh.hardware.catalogue import find_slice
-from crossmesh.plan.forecast import HOUR, Forecast
+from crossmesh.plan.forecast import Forecast
+from crossmesh.plan.interruptions import HOUR
 from crossmesh.plan.paper import GPU, ROW_TOKENS, SEQUENCE, TPU, Training
 from crossmesh.plan.planner import Planner
 from crossmesh.plan.point import training_point

@@ -45,6 +45,9 @@ class Point:
     """Whether the adapter has dropout."""
     clip: bool = True
     """Whether gradients are clipped."""
+    checkpoint_steps: int = 10
+    """`checkpoint.every_steps`; and `every_minutes`, 0: never by time."""
+    checkpoint_minutes: float = 0.0
 
     @property
     def chip(self) -> Chip:
@@ -104,4 +107,6 @@ def training_point(
         loss_share=spec.plan.loss_share,
         dropout=bool(spec.lora.dropout),
         clip=bool(spec.optim.clip_norm),
+        checkpoint_steps=spec.checkpoint.every_steps,
+        checkpoint_minutes=spec.checkpoint.every_minutes,
     )

@@ -52,6 +52,8 @@ class PlanRecord:
     """The model's memory, FLOP and seconds over the compiler's."""
     calibration: dict[str, Any] | None = None
     """What own runs measured over the model's step time; the factor is in `step_seconds`."""
+    stages: dict[str, Any] | None = None
+    """Hours by stage with their sources, and how many interruptions are expected (`plan.interruptions.Stages`)."""
     warnings: tuple[str, ...] = ()
     pareto: bool = False
     """No other point of the sweep beats it in both time and price of a token."""
@@ -104,6 +106,7 @@ def training_record(label: str, planned: Forecast) -> PlanRecord:
         compiled=asdict(figures.compiled) if figures and figures.compiled else None,
         agreement=asdict(figures.agreement) if figures and figures.agreement else None,
         calibration=asdict(planned.calibration) if planned.calibration else None,
+        stages=asdict(planned.stages) if planned.stages else None,
         warnings=planned.warnings,
     )
 

@@ -7,7 +7,8 @@ from datetime import date
 from crossmesh.hardware.chips import Price
 from crossmesh.plan.arrivals import Load
 from crossmesh.plan.exact import broken_serving_rules, replications
-from crossmesh.plan.forecast import GIB, HOUR, priced
+from crossmesh.plan.forecast import GIB, priced
+from crossmesh.plan.interruptions import HOUR
 from crossmesh.plan.serving import EngineForecast, engine_forecast, usable_bytes
 from crossmesh.plan.serving_load import LoadForecast, load_forecast
 from crossmesh.plan.serving_point import ServingPoint

@@ -35,6 +35,18 @@ class PlanSpec:
     """Most that a run may cost; 0: no limit."""
     max_hours: float = 0.0
     """Longest that a run may take; 0: no limit."""
+    queue_hours: float = 0.0
+    """How long the hardware is waited for before it is there (`train`); it is not paid for."""
+    start_minutes: float = 0.0
+    """From hardware that is there to the first step (`train`): environments, weights, compilation. It is paid for at each start."""
+    interruptions_per_day: float = 0.0
+    """How often hardware is taken in a day in which it is there (`train`): spot nodes that are reclaimed, faults. Each costs another start
+    and half of what is done between checkpoints."""
+    outage_minutes: float = 0.0
+    """How long it is gone then; it is not paid for."""
+    spot_trace: str = ""
+    """A file that says how many nodes of such hardware were there at equal intervals, in the form of SkyPilot's spot traces; instead of
+    `interruptions_per_day` and `outage_minutes`."""
     sweep_max_usd: float = 0.0
     """Most that all runs of a sweep may cost together; 0: no limit."""
     sweep_max_hours: float = 0.0
@@ -75,6 +87,10 @@ class PlanSpec:
         require_choice("plan.report", self.report, REPORTS)
         for name in ("max_usd", "max_hours", "sweep_max_usd", "sweep_max_hours", "mean_tokens", "p99_tokens"):
             require(getattr(self, name) >= 0, f"plan.{name}", getattr(self, name), "zero (not set) or a positive number")
+        for name in ("queue_hours", "start_minutes", "interruptions_per_day", "outage_minutes"):
+            require(getattr(self, name) >= 0, f"plan.{name}", getattr(self, name), "zero (not counted) or a positive number")
+        twice = bool(self.spot_trace and (self.interruptions_per_day or self.outage_minutes))
+        require(not twice, "plan.spot_trace", self.spot_trace, "empty with plan.interruptions_per_day or plan.outage_minutes")
         require(0 < self.loss_share <= 1, "plan.loss_share", self.loss_share, "over 0, up to 1")
         require(self.price_max_age_days >= 0, "plan.price_max_age_days", self.price_max_age_days, "zero or more days")
         require(self.prompt_tokens > 0, "plan.prompt_tokens", self.prompt_tokens, "a positive number")
