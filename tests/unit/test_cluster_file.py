@@ -49,6 +49,17 @@ def test_rays_own_schema_and_loader_accept_it(launcher: dict[str, Any]) -> None:
             assert TPUAcceleratorManager.is_valid_tpu_accelerator_type(entry["node_config"]["acceleratorType"])
 
 
+def test_nodes_run_the_commands_of_the_file_and_none_of_rays_defaults(launcher: dict[str, Any], checkout: Path) -> None:
+    """Ray's defaults for GCP would call `pip` on the head, which Ubuntu's images do not have, or refuse to use outside an environment."""
+    loaded = prepare_config(launcher)
+    assert loaded["head_setup_commands"] == launcher["setup_commands"]
+    assert loaded["initialization_commands"] == launcher["initialization_commands"]
+    for name, entry in launcher["available_node_types"].items():
+        if name != launcher["head_node_type"]:
+            assert loaded["available_node_types"][name]["worker_setup_commands"] == entry["worker_setup_commands"]
+    assert re.search("^google-api-python-client==", (checkout / "requirements" / "head.txt").read_text(), re.MULTILINE)
+
+
 def assert_it_has_what_training_asks_for(name: str, resources: dict[str, int]) -> None:
     device = find_slice(name).device
     for backend in ("jax",) if isinstance(device, Tpu) else ("torch", "jax"):
