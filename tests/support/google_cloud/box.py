@@ -83,7 +83,7 @@ def box(variables: Mapping[str, str], delay_s: float = 0.5) -> Iterator[Box]:
     folder = Path(tempfile.mkdtemp(prefix="cm-g-", dir="/tmp"))
     folder.chmod(0o711)
     unshare = ["unshare", "--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    outside = os.readlink("/proc/self/ns/pid")
+    outside = str(Path("/proc/self/ns/pid").readlink())
     command = [*unshare, sys.executable, "-m", "google_cloud.box", str(folder), outside, str(delay_s), json.dumps(dict(variables))]
     with (folder / "box.log").open("w") as log:
         environment = {**os.environ, "PYTHONPATH": str(_SUPPORT)}
@@ -102,7 +102,7 @@ def box(variables: Mapping[str, str], delay_s: float = 0.5) -> Iterator[Box]:
 
 def _main(folder: Path, outside: str, delay_s: float, variables: Mapping[str, str]) -> None:
     """Inside: make the network, the cloud and the laptop, then do what is asked for."""
-    own = os.readlink("/proc/self/ns/pid")
+    own = str(Path("/proc/self/ns/pid").readlink())
     if own == outside or os.getpid() != 1:
         raise SystemExit("the box sees processes of others: refused")
     _network(folder)

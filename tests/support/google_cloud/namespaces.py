@@ -1,6 +1,5 @@
 """Machines as namespaces: an address on a bridge, processes, files and a name of its own, and an SSH server as its first process."""
 
-import os
 import socket
 import subprocess
 import time
@@ -81,12 +80,12 @@ class Namespaces:
 
     def processes(self, name: str) -> int:
         """How many processes of Ray a machine has."""
-        namespace = os.readlink(f"/proc/{self._first(name)}/ns/pid")
+        namespace = str(Path(f"/proc/{self._first(name)}/ns/pid").readlink())
         count = 0
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 try:
-                    count += os.readlink(entry / "ns" / "pid") == namespace and b"ray" in (entry / "cmdline").read_bytes()
+                    count += str((entry / "ns" / "pid").readlink()) == namespace and b"ray" in (entry / "cmdline").read_bytes()
                 except OSError:
                     continue
         return count
