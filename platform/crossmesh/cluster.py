@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from ray._private.accelerators import get_accelerator_manager_for_resource
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from crossmesh.autoscaler import failed_launches, said_of
 from crossmesh.console import Console
 from crossmesh.environments import WorkerEnvironment, environment
 from crossmesh.errors import CrossmeshError, InputError
@@ -37,6 +39,9 @@ from crossmesh.spec.services import StorageSpec
 _Result = TypeVar("_Result")
 
 _CONNECT_S = 10.0
+
+QUIET_S = 60.0
+"""How often a person is told what is waited for."""
 
 _NODE_SHARE = 0.001
 """Of a node's custom resource: enough to be sent there, too little to keep anybody else out."""
@@ -215,7 +220,11 @@ def call_worker(kind: str, device: Device, function: Callable[..., _Result], *ar
     worker = environment(kind, device)
     with task_options(worker, device) as options:
         task = ray.remote(function).options(**options).remote(*arguments)
+        since_s = time.time()
         try:
+            while not ray.wait([task], timeout=QUIET_S)[0]:
+                if waiting := waited_for(device, since_s):
+                    Console().say(waiting)
             result: _Result = ray.get(task)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, CrossmeshError):
@@ -227,6 +236,18 @@ def call_worker(kind: str, device: Device, function: Callable[..., _Result], *ar
             cancel_task(task)
             raise
     return result
+
+
+def waited_for(device: Device, since_s: float) -> str:
+    """What work on `device` has waited for since `since_s` (Unix time) while the cluster has no node with it; empty when there is one."""
+    if isinstance(device, Cpu) or ray.cluster_resources().get(device.node_resource, 0) > 0:
+        return ""
+    return f"waiting for a node with {device.chip}: the cluster has none yet. {why_nodes_are_missing(since_s)}; Ctrl-C stops"
+
+
+def why_nodes_are_missing(since_s: float) -> str:
+    """What the autoscaler could not start since `since_s` (Unix time) and why, or that nothing is known."""
+    return said_of(failed_launches(ray.get_runtime_context().gcs_address, since_s)) or "Nodes may be starting"
 
 
 def lacking(said: str, worker: WorkerEnvironment, device: Device) -> str:

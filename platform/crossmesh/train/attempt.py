@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 
-from crossmesh.cluster import cancel_task, task_options
+from crossmesh.cluster import QUIET_S, cancel_task, task_options, why_nodes_are_missing
 from crossmesh.environments import environment
 from crossmesh.errors import BudgetReachedError, CrossmeshError, InputError, RejectedError
 from crossmesh.files import read_json, write_text
@@ -27,8 +27,6 @@ from crossmesh.train.trainer import fit
 _POLL_S = 0.2
 _CANCEL_S = 15.0
 """How long a cancelled attempt may take to end."""
-_QUIET_S = 60.0
-"""After so long without a word from a worker, the person is told what is waited for."""
 
 _ERRORS: dict[int, type[CrossmeshError]] = {
     error.exit_code: error for error in (CrossmeshError, InputError, RejectedError, BudgetReachedError)
@@ -186,6 +184,7 @@ class _Listener:
         self._tails: dict[Path, _Tail] = {}
         self._step_s: float | None = None
         self._told_at = time.monotonic()
+        self._since_s = time.time()
 
     @property
     def patience_s(self) -> float:
@@ -206,7 +205,7 @@ class _Listener:
                 self._on_event(event)
 
     def _say_what_is_waited_for(self) -> None:
-        if time.monotonic() - self._told_at < _QUIET_S:
+        if time.monotonic() - self._told_at < QUIET_S:
             return
         self._told_at = time.monotonic()
         workers = scaling(self._assignment.placed)
@@ -215,7 +214,8 @@ class _Listener:
         there = ", ".join(f"{free.get(name, 0):g} {name}" for name in workers.resources_per_worker)
         self._on_event(
             StageEvent(
-                f"waiting for {_count(workers.num_workers)} with {asked} each; free now: {there}. Nodes may be starting; Ctrl-C stops"
+                f"waiting for {_count(workers.num_workers)} with {asked} each; free now: {there}. "
+                f"{why_nodes_are_missing(self._since_s)}; Ctrl-C stops"
             )
         )
 
