@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Environments of a cluster's node, from the locks beside this file, by the kind of worker that they are for:
 #   install-node.sh train-torch=gpu train-jax=gpu-jax                a GPU node: Ray runs in the first
-#   install-node.sh --beside bench-vllm=cpu eval-lm-eval=lm-eval     the head: none of them is Ray's own
+#   install-node.sh --beside train-jax=head bench-vllm=cpu           the head: none of them is Ray's own, and `head` is Ray's own
 #   install-node.sh --ray FOLDER ...                                 Ray's environment is there already (images)
 # ~/crossmesh-venv runs Ray and has the head's lock; ~/crossmesh-<kind> is the environment of each kind, so that CROSSMESH_PYTHON_<KIND> is
 # one path on all nodes. Ray wants one minor version of Python in a cluster, 3.12; the CPU lock and the harness's are for 3.11, and what runs
@@ -36,7 +36,9 @@ python3 -c 'import ensurepip' 2>/dev/null || { # Ubuntu's Python comes without i
 test -x ~/uv/bin/uv || { python3 -m venv ~/uv && ~/uv/bin/pip install -q "uv==$uv_version"; }
 install "$ray" head
 for pair in "$@"; do
-    if [ "$own" = yes ]; then
+    if [ "${pair#*=}" = head ]; then
+        ln -sfn "$ray" ~/"crossmesh-${pair%%=*}"
+    elif [ "$own" = yes ]; then
         own=no
         install "$ray" "${pair#*=}"
         ln -sfn "$ray" ~/"crossmesh-${pair%%=*}"

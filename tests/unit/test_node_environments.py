@@ -79,7 +79,7 @@ def installed(checkout: Path, command: str, home: Path) -> Node:
         found.setdefault(Path(folder).name, set()).add(lock)
     ray = next(name for name, locks in found.items() if "head" in locks)
     beside = {name: next(iter(locks)) for name, locks in found.items() if name != ray}
-    own = {link: "+".join(sorted(found[target] - {"head"})) for link, target in folders.items()}
+    own = {link: "+".join(sorted(found[target] - {"head"})) or "head" for link, target in folders.items()}
     return Node(None, frozenset(found[ray]), {**beside, **own})
 
 
@@ -148,6 +148,16 @@ def test_every_job_is_walked(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize("nodes", [of_gcp, of_kubernetes])
+def test_the_head_has_the_interpreter_of_every_kind_that_trains(nodes: Any, checkout: Path, tmp_path: Path) -> None:
+    """Ray Train's PlacementGroupCleaner has the runtime environment of the trainer and runs on the head; a run waits for it without end."""
+    (head, named), *_ = [(node, named) for node, named in nodes(checkout, tmp_path) if node.device is None]
+    for kind in TRAINS:
+        variable = "CROSSMESH_PYTHON_" + kind.upper().replace("/", "_")
+        assert variable not in named or named[variable] in head.beside, variable
+    assert head.beside["crossmesh-train-jax"] == "head"
+
+
+@pytest.mark.parametrize("nodes", [of_gcp, of_kubernetes])
 def test_nodes_install_nothing_that_no_stage_needs(nodes: Any, checkout: Path, tmp_path: Path) -> None:
     for node, _ in nodes(checkout, tmp_path):
         wanted = {lock.removesuffix(".txt") for job in STAGES for _, lock in stages(job, node)}
@@ -161,7 +171,7 @@ def test_every_interpreter_that_is_named_is_documented(nodes: Any, checkout: Pat
 
 
 def test_the_head_s_environments_have_the_python_that_their_locks_were_compiled_for(checkout: Path, tmp_path: Path) -> None:
-    installed(checkout, "install-node.sh --beside bench-vllm=cpu eval-lm-eval=lm-eval", tmp_path / "home")
+    installed(checkout, "install-node.sh --beside train-jax=head bench-vllm=cpu eval-lm-eval=lm-eval", tmp_path / "home")
     told = (tmp_path / "home" / "told").read_text()
     versions = {folder: version for version, folder in re.findall(r"^venv .*--python (\S+) \S+/([\w-]+)$", told, re.MULTILINE)}
     assert versions == {"crossmesh-venv": "3.12", "crossmesh-bench-vllm": "3.11", "crossmesh-eval-lm-eval": "3.11"}
