@@ -1,56 +1,11 @@
-"""Measure a server under load: `python jobs/benchmark.py bench=concurrency`; `bench=bare` is what Ray Serve costs; `-m` sweeps."""
+"""`crossmesh benchmark` of this checkout, for `ray job submit` and wherever the package is not installed."""
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
-from crossmesh.interpreter import require_packages
-
-require_packages()
-
-from rich.console import Console as RichConsole
-
-from crossmesh.console import Console
-from crossmesh.spec.command_line import command
-from crossmesh.spec.compose import Job, SweptJob, run_job
-from crossmesh.spec.sweep import SweepKeys
-
-
-@dataclass(frozen=True)
-class BenchmarkKeys(SweepKeys):
-    """The job's own keys."""
-
-
-def run(job: Job[BenchmarkKeys]) -> None:
-    """Measure, show, and say where the files are; what was measured before is not measured again."""
-    from crossmesh.bench.paper import paper_json, paper_table
-    from crossmesh.pipeline.benchmark import benchmark
-    from crossmesh.pipeline.benchmark_bare import benchmark_bare
-    from crossmesh.plan.gate import gate_serving
-    from crossmesh.plan.planner import own_planner
-
-    spec, console, out = job.spec, Console(), RichConsole(highlight=False)
-    if spec.bench.report:
-        console.finish(lambda: out.print(paper_table()), paper_json(), job.keys.output)
-        return
-    if not spec.bench.url:
-        gate_serving(spec, own_planner(spec))
-    done = (benchmark_bare if spec.bench.against else benchmark)(spec, console)
-    console.finish(lambda: out.print(done.shown), done.values, job.keys.output)
-    console.say(f"files of the benchmark: {done.folder}")
-
-
-def sweep(points: Sequence[SweptJob[BenchmarkKeys]]) -> None:
-    """Measure at every point (`-m`), one server after another, and show them together."""
-    from crossmesh.pipeline.benchmark_sweep import Benchmarking
-    from crossmesh.sweep.driver import run_sweep
-    from crossmesh.sweep.request import request_of
-
-    run_sweep(request_of("benchmark", points, lambda _: False), Benchmarking(), command("python jobs/benchmark.py", sys.argv[1:]))
-
+from crossmesh.command.main import run_verb
 
 if __name__ == "__main__":
-    run_job("benchmark", BenchmarkKeys, run, Path(__file__).resolve().parents[1] / "conf", sweep=sweep, slow=True)
+    run_verb("benchmark")

@@ -1,55 +1,11 @@
-"""Set runs side by side, as far as they may be: `python jobs/compare.py runs=[a5d278ef,611ccbdd]`, `sweep=ID` or `experiment=demo`."""
+"""`crossmesh compare` of this checkout, for `ray job submit` and wherever the package is not installed."""
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
-from crossmesh.interpreter import require_packages
-
-require_packages()
-
-from rich.console import Console as RichConsole
-
-from crossmesh.console import Console
-from crossmesh.errors import CrossmeshError
-from crossmesh.report.comparing import compare_runs, select, uncollected
-from crossmesh.report.findings import repeat_command
-from crossmesh.report.regression import REGRESSION, judge, require_decided
-from crossmesh.report.request import CompareKeys
-from crossmesh.report.selection import trainings_of
-from crossmesh.report.tables import print_report
-from crossmesh.spec.command_line import command
-from crossmesh.spec.compose import Job, run_job
-from crossmesh.track.tracker import Tracker
-
-
-def run(job: Job[CompareKeys]) -> None:
-    """Read the runs, write the report, and judge the candidate where there is one."""
-    spec, keys, console = job.spec, job.keys, Console()
-    limits = {key: text for key, text in asdict(keys.fail_if).items() if text}
-    with uncollected():
-        tracker = Tracker(spec.tracking, spec.storage)
-        selection = select(tracker, spec.name, keys.runs, keys.sweep, keys.baseline, keys.candidate, limits)
-    if keys.repeat:
-        from crossmesh.sweep.repeat import add_repeats  # Ray takes seconds, and a comparison needs none.
-
-        add_repeats(tracker, spec, trainings_of(selection), keys.repeat, keys.repeat_steps, console.say)
-    again = command("python jobs/compare.py", sys.argv[1:])
-    with uncollected():
-        done = compare_runs(tracker, selection, again, Path(keys.folder).absolute(), keys.hours, keys.qps, spec)
-    judged = judge(done.report, [one.run_id for one in selection.runs], limits) if keys.baseline else ()
-    values = done.report.json() | {"report": str(done.page), "run_id": done.run_id}
-    values["judged"] = [{**asdict(one), "words": one.words} for one in judged]
-    console.finish(lambda: print_report(done.report, RichConsole(highlight=False)), values, keys.output)
-    console.say(f"report: {done.page}")
-    for one in judged:
-        console.say(one.words)
-    if any(one.verdict == REGRESSION for one in judged):
-        sys.exit(CrossmeshError.exit_code)
-    require_decided(judged, repeat_command(done.report.results, *(one.run_id for one in selection.runs)))
-
+from crossmesh.command.main import run_verb
 
 if __name__ == "__main__":
-    run_job("compare", CompareKeys, run, Path(__file__).resolve().parents[1] / "conf")
+    run_verb("compare")

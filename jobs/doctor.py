@@ -1,49 +1,11 @@
-"""Whether this machine or cluster can run jobs, and what mends it: `python jobs/doctor.py`, with `hardware=NAME` for what you will rent."""
+"""`crossmesh doctor` of this checkout, for `ray job submit` and wherever the package is not installed."""
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
-from crossmesh.interpreter import require_packages
-
-require_packages()
-
-from rich.console import Console as RichConsole
-
-from crossmesh.console import Console
-from crossmesh.errors import CrossmeshError, require
-from crossmesh.spec.compose import Job, JobKeys, run_job
-
-
-@dataclass(frozen=True)
-class DoctorKeys(JobKeys):
-    """The job's own keys."""
-
-    start_nodes: bool = False
-    """Start nodes of `hardware=` on a cluster that has none now: they cost money."""
-    node_timeout_s: float = 60.0
-    """How long a node of the cluster may take to answer."""
-
-    def __post_init__(self) -> None:
-        """Check the time."""
-        super().__post_init__()
-        require(self.node_timeout_s > 0, "node_timeout_s", self.node_timeout_s, "seconds, more than 0")
-
-
-def run(job: Job[DoctorKeys]) -> None:
-    """Print all findings; exit code 1 when one is a fault."""
-    from crossmesh.doctor.diagnosis import diagnose
-    from crossmesh.doctor.finding import FAULT
-    from crossmesh.doctor.report import count, record, show
-
-    console = Console()
-    report = diagnose(job.spec, console, start_nodes=job.keys.start_nodes, node_timeout_s=job.keys.node_timeout_s)
-    console.finish(lambda: show(report, RichConsole(highlight=False)), record(report), job.keys.output)
-    if count(report.all, FAULT):
-        sys.exit(CrossmeshError.exit_code)
-
+from crossmesh.command.main import run_verb
 
 if __name__ == "__main__":
-    run_job("doctor", DoctorKeys, run, Path(__file__).resolve().parents[1] / "conf", try_storage=False)
+    run_verb("doctor")

@@ -1,57 +1,11 @@
-"""Evaluate a model, its adapters or any OpenAI endpoint: `python jobs/evaluate.py eval=rtl serve.adapters=[mine:RUN]`."""
+"""`crossmesh evaluate` of this checkout, for `ray job submit` and wherever the package is not installed."""
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
-from crossmesh.interpreter import require_packages
-
-require_packages()
-
-from rich.console import Console as RichConsole
-
-from crossmesh.console import Console
-from crossmesh.errors import CrossmeshError, require_choice
-from crossmesh.spec.compose import Job, JobKeys, run_job
-
-
-@dataclass(frozen=True)
-class EvaluateKeys(JobKeys):
-    """The job's own keys."""
-
-    against: str = ""
-    """MLflow run id of an earlier evaluation, or how it begins: every model is compared with it."""
-    report: str = ""
-    """`paper`: what the published counts of arXiv 2605.25645 allow to say; nothing is evaluated."""
-    force: bool = False
-    """Ask and judge again what was evaluated before."""
-
-    def __post_init__(self) -> None:
-        """Check the report."""
-        super().__post_init__()
-        require_choice("report", self.report, ("", "paper"))
-
-
-def run(job: Job[EvaluateKeys]) -> None:
-    """Evaluate, compare and show."""
-    from crossmesh.pipeline.evaluation_job import evaluate, judge_task, values_of
-    from crossmesh.pipeline.evaluation_tables import paper_json, render_evaluations, render_paper, render_references
-
-    spec, keys, console, out = job.spec, job.keys, Console(), RichConsole(highlight=False)
-    if keys.report:
-        console.finish(lambda: out.print(render_paper()), paper_json(), keys.output)
-    elif spec.eval.only == "references":
-        values = judge_task(spec, console)
-        console.finish(lambda: out.print(render_references(values)), values, keys.output)
-        if values["failed"]:
-            raise CrossmeshError(f"{values['failed']} problems pass a solution that is known to be wrong.")
-    else:
-        found, compared = evaluate(spec, console, keys.against, force=keys.force)
-        values = values_of(spec, found, compared)
-        console.finish(lambda: out.print(render_evaluations(found, compared)), values, keys.output)
-
+from crossmesh.command.main import run_verb
 
 if __name__ == "__main__":
-    run_job("evaluate", EvaluateKeys, run, Path(__file__).resolve().parents[1] / "conf", slow=True)
+    run_verb("evaluate")

@@ -1,84 +1,11 @@
-"""Fine-tune one model: `python jobs/finetune.py experiment=demo backend=jax`; `-m mesh=fsdp,tp batch.micro=1,2` sweeps."""
+"""`crossmesh finetune` of this checkout, for `ray job submit` and wherever the package is not installed."""
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
-from crossmesh.interpreter import require_packages
-
-require_packages()
-
-from crossmesh.console import Console
-from crossmesh.spec.command_line import command, given, where_given
-from crossmesh.spec.compose import Job, SweptJob, run_job
-from crossmesh.spec.repeats import check_repeats
-from crossmesh.spec.sweep import SweepKeys
-
-
-@dataclass(frozen=True)
-class FinetuneKeys(SweepKeys):
-    """The job's own keys."""
-
-    force: bool = False
-    """Train again although this trial is done."""
-    repeats: int = 0
-    """Repeats of the first steps that the trial is to have, of a sweep's trials interleaved; three decide which trains faster."""
-    repeat_steps: int = 8
-    """Steps of a repeat."""
-
-    def __post_init__(self) -> None:
-        """Check the repeats."""
-        super().__post_init__()
-        check_repeats("repeats", self.repeats, "repeat_steps", self.repeat_steps)
-
-
-def run(job: Job[FinetuneKeys]) -> None:
-    """Plan, fetch the base, prepare the data, train, and say where the adapter is, or with `lora.rank=0` the whole model."""
-    from crossmesh.cluster import cluster_session, require_chips
-    from crossmesh.plan.gate import announced, gate_training
-    from crossmesh.plan.planner import own_planner
-    from crossmesh.sweep.repeat import add_repeats
-    from crossmesh.sweep.training import values_of
-    from crossmesh.sweep.trial import fetch, prepare, run_trial
-    from crossmesh.track.tracker import Tracker
-    from crossmesh.train.launch import check_trainable
-
-    spec, console = job.spec, Console()
-    check_trainable(spec)
-    tracker = Tracker(spec.tracking, spec.storage, console.say)
-    if planned := gate_training(spec, own_planner(spec, tracker)):
-        console.say(announced(spec, planned))
-    require_chips(spec.hardware.slice.device, spec.training_chips)
-    with cluster_session(spec.storage):
-        with console.stage(f"model: {spec.model.weights}"):
-            model = fetch(spec)
-        with console.stage(f"data: {spec.data.source}"):
-            prepared = prepare(spec, model, tracker)
-        with console.stage(f"train: {spec.backend_name}") as stage:
-            trial = run_trial(spec, prepared, tracker, stage.hear, force=job.keys.force)
-        if job.keys.repeats:
-            add_repeats(tracker, spec, [tracker.run(trial.run_id)], job.keys.repeats, job.keys.repeat_steps, console.say)
-    console.result(f"{spec.name}: {spec.backend_name}", values_of(spec, trial), job.keys.output)
-    if not spec.lora.full:
-        served = [*given("experiment=", "model=", "model."), f"serve.adapters=[mine:{trial.run_id}]", *where_given()]
-        console.say(f"next: {command('python jobs/evaluate.py', served)}, or jobs/serve.py with the same keys")
-
-
-def sweep(points: Sequence[SweptJob[FinetuneKeys]]) -> None:
-    """Fine-tune at every point (`-m`), and show them together."""
-    from crossmesh.sweep.driver import run_sweep
-    from crossmesh.sweep.repeat import Repeats
-    from crossmesh.sweep.request import request_of
-    from crossmesh.sweep.training import Training
-
-    request = request_of("finetune", points, lambda keys: keys.force)
-    keys = next((point.job.keys for point in points if isinstance(point.job, Job)), FinetuneKeys())
-    then = Repeats(keys.repeats, keys.repeat_steps) if keys.repeats else None
-    run_sweep(request, Training(), command("python jobs/finetune.py", sys.argv[1:]), then=then)
-
+from crossmesh.command.main import run_verb
 
 if __name__ == "__main__":
-    run_job("finetune", FinetuneKeys, run, Path(__file__).resolve().parents[1] / "conf", sweep=sweep, slow=True)
+    run_verb("finetune")

@@ -1,38 +1,11 @@
-"""Plan before you pay: `python jobs/plan.py experiment=gemma4_31b_codev_v5p8_tp4`; `-m` plans a sweep."""
+"""`crossmesh plan` of this checkout, for `ray job submit` and wherever the package is not installed."""
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
-from crossmesh.interpreter import require_packages
-
-require_packages()
-
-from crossmesh.report.plans import Plans
-from crossmesh.spec.command_line import command
-from crossmesh.spec.compose import Job, JobKeys, run_job
-
-
-@dataclass(frozen=True)
-class PlanKeys(JobKeys):
-    """The job's own keys."""
-
-    folder: str = ""
-    """Where JSON, CSV, charts and HTML go; empty: `storage.root/plans`."""
-
-
-def main() -> None:
-    """Plan every point that the command line names, then show them together."""
-    plans = Plans()
-
-    def run(job: Job[PlanKeys]) -> None:
-        plans.add(job.spec, job.keys.output, job.keys.folder)
-
-    with plans.collecting(command("python jobs/plan.py", sys.argv[1:])):
-        run_job("plan", PlanKeys, run, Path(__file__).resolve().parents[1] / "conf", plans.refuse)
-
+from crossmesh.command.main import run_verb
 
 if __name__ == "__main__":
-    main()
+    run_verb("plan")

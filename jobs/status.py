@@ -1,41 +1,11 @@
-"""Where a sweep stands, from any machine: `python jobs/status.py`, `sweep=ID`, `follow=true`."""
+"""`crossmesh status` of this checkout, for `ray job submit` and wherever the package is not installed."""
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
-from crossmesh.interpreter import require_packages
-
-require_packages()
-
-from rich.console import Console as RichConsole
-
-from crossmesh.console import Console
-from crossmesh.spec.compose import Job, JobKeys, run_job
-from crossmesh.sweep.policy import exit_code
-from crossmesh.sweep.runs import as_result
-from crossmesh.sweep.status import follow, show, standing
-
-
-@dataclass(frozen=True)
-class StatusKeys(JobKeys):
-    """The job's own keys."""
-
-    sweep: str = ""
-    """MLflow id of a sweep, or how it begins; empty: the one that was heard of last."""
-    follow: bool = False
-    """Show it until it ends."""
-
-
-def run(job: Job[StatusKeys]) -> None:
-    """Show every point of the sweep."""
-    spec, keys = job.spec, job.keys
-    now = follow(lambda: standing(spec, keys.sweep)) if keys.follow else standing(spec, keys.sweep)
-    values = as_result(now.state, exit_code(now.state.points)) | {"lives": now.lives, "note": now.note}
-    Console().finish(lambda: show(now, RichConsole(highlight=False)), values, keys.output)
-
+from crossmesh.command.main import run_verb
 
 if __name__ == "__main__":
-    run_job("status", StatusKeys, run, Path(__file__).resolve().parents[1] / "conf")
+    run_verb("status")

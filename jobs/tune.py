@@ -1,47 +1,11 @@
-"""Search for the best settings: `python jobs/tune.py experiment=demo tune=asha`; the space is `tune.space`, in conf/tune."""
+"""`crossmesh tune` of this checkout, for `ray job submit` and wherever the package is not installed."""
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
-from crossmesh.interpreter import require_packages
-
-require_packages()
-
-from crossmesh.errors import InputError, nearest
-from crossmesh.spec.command_line import command
-from crossmesh.spec.compose import Job, run_job, sweep_overrides
-from crossmesh.spec.schema import known_keys
-from crossmesh.spec.sweep import compose_point, given_overrides
-from crossmesh.spec.tune import TuneKeys
-
-CONF = Path(__file__).resolve().parents[1] / "conf"
-
-
-def run(job: Job[TuneKeys]) -> None:
-    """Train at the points that the search asks for, as a sweep does, and show them together."""
-    from crossmesh.sweep.driver import run_sweep
-    from crossmesh.sweep.population import Population
-    from crossmesh.sweep.request import Adaptive, search_request
-    from crossmesh.sweep.search import TuneSearch
-    from crossmesh.sweep.training import Training
-
-    spec, keys = job.spec, job.keys
-    if sweep_overrides() is not None:
-        raise InputError("jobs/tune.py is a sweep by itself. Leave -m out; values to try go into tune.space.")
-    if not keys.tune.space:
-        ways = "tune=random, grid, optuna, asha or pbt, or 'tune.space={optim.learning_rate:[1e-3,3e-3]}'"
-        raise InputError(f"tune.space is empty. Give {ways}.")
-    allowed = known_keys(TuneKeys, CONF)
-    for key in keys.tune.space:
-        if key not in allowed:
-            raise InputError(f"tune.space: there is no key {key!r}. Did you mean {nearest(key, allowed) or 'optim.learning_rate'}?")
-    search = (Population if keys.tune.scheduler == "pbt" else TuneSearch)(keys.tune, spec.optim.last_step)
-    adaptive = Adaptive(search, lambda point: compose_point("tune", point, TuneKeys, CONF), keys.tune.metric)
-    request = search_request("tune", spec, given_overrides(), keys.sweep, keys.output, force=keys.force)
-    run_sweep(request, Training(), command("python jobs/tune.py", sys.argv[1:]), adaptive)
-
+from crossmesh.command.main import run_verb
 
 if __name__ == "__main__":
-    run_job("tune", TuneKeys, run, CONF, slow=True)
+    run_verb("tune")

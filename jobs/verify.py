@@ -1,47 +1,11 @@
-"""Prove one thing and exit 1 when it does not hold: `python jobs/verify.py check=training_parity`."""
+"""`crossmesh verify` of this checkout, for `ray job submit` and wherever the package is not installed."""
 
 import sys
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "platform"))
 
-from crossmesh.interpreter import require_packages
-
-require_packages()
-
-from rich.console import Console as RichConsole
-
-from crossmesh.console import Console
-from crossmesh.errors import CrossmeshError
-from crossmesh.spec.compose import Job, JobKeys, run_job
-
-
-@dataclass(frozen=True)
-class VerifyKeys(JobKeys):
-    """The job's own keys."""
-
-    check: str = ""
-    """training_parity, packing, loss_head, train_overhead, resume, exchange, adapters, plan_depths, compare_speed, sweep_overhead or
-    unlike."""
-    runs: int = 0
-    """Runs that compare_speed makes; 0: 200."""
-
-
-def run(job: Job[VerifyKeys]) -> None:
-    """Run the check and print its verdict and figures."""
-    from crossmesh.verify.checks import find_check
-
-    name, console = job.keys.check, Console()
-    check = find_check(name, job.keys.runs)
-    folder = job.spec.storage.path / "verify" / f"{name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}"
-    result = check(job.spec, folder, console)
-    console.finish(lambda: result.show(RichConsole(highlight=False)), result.record(), job.keys.output)
-    console.say(f"files of the check: {folder}")
-    if not result.passed:
-        sys.exit(CrossmeshError.exit_code)
-
+from crossmesh.command.main import run_verb
 
 if __name__ == "__main__":
-    run_job("verify", VerifyKeys, run, Path(__file__).resolve().parents[1] / "conf", slow=True)
+    run_verb("verify")

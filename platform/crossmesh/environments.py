@@ -67,7 +67,7 @@ VARIABLES = (
     Variable("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "both", "false: the job shows its own progress."),
     Variable("MLFLOW_LOGGING_LEVEL", "both", "WARNING: migrations of a fresh store are no news."),
     Variable("MLFLOW_DISABLE_TELEMETRY", "both", "true: tracking tells nobody else."),
-    Variable("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "both", "false: `jobs/ui.py` shows runs; MLflow would start seven more processes."),
+    Variable("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "both", "false: `crossmesh ui` shows runs; MLflow would start seven more processes."),
     # Set in every worker.
     Variable("PYTHONPATH", "set", "The folder of the running package goes first, so that workers run the code that the driver runs."),
     Variable("TOKENIZERS_PARALLELISM", "set", "false: the Rust thread pool of tokenizers can deadlock in forked processes, and warns."),

@@ -11,6 +11,8 @@ from contextlib import suppress
 
 import psutil
 
+from crossmesh.installation import job_of
+
 _SHOWN = 160
 """Characters of a command line in a message."""
 _LAUNCHERS = 12
@@ -83,7 +85,7 @@ def _described(pid: int) -> str:
         own = _command(process)
         for ancestor in [process, *process.parents()[:_LAUNCHERS]]:
             command = _command(ancestor)
-            if "jobs/" in command and ".py" in command:
+            if job_of(command):
                 return f"process {pid} ({own})" if ancestor is process else f"process {pid} ({own}), of process {ancestor.pid} ({command})"
     except psutil.Error:
         return f"process {pid}"

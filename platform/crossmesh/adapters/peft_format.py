@@ -19,6 +19,7 @@ from crossmesh.adapters.initial import PEFT_PREFIX, FloatArray, lora_names
 from crossmesh.adapters.peft_config import CONFIG_FILE, AdapterConfig, read_config
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, write_json
+from crossmesh.installation import job_command
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.checkpoints import FLOATS, Checkpoint, Tensor, read_shard
 from crossmesh.models.serving_defaults import ServingDefaults, read_defaults
@@ -270,7 +271,7 @@ def _no_target(folder: Path, module: str, architecture: Architecture) -> InputEr
     if any(weight.hf == module and weight.in_shape for weight in all_weights(architecture)):
         return InputError(
             f"{folder} adapts {module}, which no engine adapts here. Allowed: adapters on {', '.join(LORA_TARGETS)} of the layers. "
-            "Merge it (jobs/export.py mode=merged) and use the result as the base, or train another adapter."
+            f"Merge it ({job_command('export')} mode=merged) and use the result as the base, or train another adapter."
         )
     return InputError(
         f"{folder} adapts {module}, which this {architecture.family} model does not have: it is an adapter of another base. "

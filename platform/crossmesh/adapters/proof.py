@@ -1,4 +1,4 @@
-"""The proof that an adapter is the same on every engine, as `jobs/verify.py check=exchange` leaves it, and what follows without one."""
+"""The proof that an adapter is the same on every engine, as `crossmesh verify check=exchange` leaves it, and what follows without one."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Any
 
 from crossmesh.errors import InputError, reading
 from crossmesh.files import read_json
+from crossmesh.installation import job_command
 from crossmesh.track.tracker import TrackedRun, Tracker
 
 PROOF_FILE = "proof.json"
@@ -37,7 +38,7 @@ def read_proof(path: str, adapter_digest: str, *, force: bool) -> Proof:
     if not path:
         return _forced({}, "there is no proof", force)
     file = Path(path).expanduser()
-    with reading(file, "the JSON of python jobs/verify.py check=exchange"):
+    with reading(file, f"the JSON of {job_command('verify')} check=exchange"):
         record = {**read_json(file)}
         proven = str(record["figures"]["digests"]["adapter"])
         passed = record["passed"] is True and record["check"] == "exchange"
@@ -58,7 +59,7 @@ def proof_of_run(run: TrackedRun | None, open_tracker: Callable[[], Tracker], ca
 def _forced(record: Mapping[str, Any], reason: str, force: bool) -> Proof:
     if not force:
         raise InputError(
-            f"The adapter is not published: {reason}. Run python jobs/verify.py check=exchange for it and give its JSON as proof=, or "
+            f"The adapter is not published: {reason}. Run {job_command('verify')} check=exchange for it and give its JSON as proof=, or "
             "publish with force=true, which the model card will say."
         )
     return Proof(False, record)

@@ -10,16 +10,15 @@ import psutil
 
 from crossmesh.doctor.finding import Finding, fault, note, ok
 from crossmesh.doctor.private_files import token_file
+from crossmesh.installation import job_command, job_of
 from crossmesh.spec.experiment import ExperimentSpec
 
 _NAME = "listening ports"
 _ALONE = "RAY_AUTH_MODE=token ray start --head --node-ip-address=127.0.0.1"
-_JOB = re.compile(r"jobs/\w+\.py\b")
 _FAMILIES = (
     ("Ray", re.compile(r"\bray::|/ray/(core|dashboard|_private|util)/|\braylet\b|\bgcs_server\b|\bray start\b")),
-    ("MLflow", re.compile(r"\bmlflow(\.server| server| ui)\b|jobs/ui\.py\b")),
+    ("MLflow", re.compile(r"\bmlflow(\.server| server| ui)\b")),
     ("vLLM", re.compile(r"\bVLLM::|\bvllm(\.entrypoints| serve)\b")),
-    ("crossmesh", _JOB),
 )
 
 
@@ -62,7 +61,7 @@ def listeners_finding(found: tuple[Listener, ...], start_ray: str = _ALONE) -> F
     loose = [one for one in found if not one.guarded]
     if loose:
         ray = any(one.family == "Ray" for one in loose)
-        again = start_ray if ray else "python jobs/ui.py"
+        again = start_ray if ray else job_command("ui")
         ended = " ".join(str(pid) for pid in sorted({one.pid for one in loose}))
         said = ", ".join(map(str, loose))
         return fault(_NAME, f"others reach without a token or key: {said}", f"kill {ended}    # and start it again by: {again}")
@@ -73,7 +72,9 @@ def listeners_finding(found: tuple[Listener, ...], start_ray: str = _ALONE) -> F
 
 def family(command: str) -> str | None:
     """Whose process has this command line; None: not one that we start."""
-    return next((name for name, sign in _FAMILIES if sign.search(command)), None)
+    job = job_of(command)
+    ours = {None: None, "ui": "MLflow"}.get(job, "crossmesh")
+    return next((name for name, sign in _FAMILIES if sign.search(command)), ours)
 
 
 def beyond_loopback(address: str) -> bool:

@@ -1,4 +1,4 @@
-"""What `jobs/evaluate.py` does: judge the task itself, evaluate what the spec names, and compare it problem by problem."""
+"""What `crossmesh evaluate` does: judge the task itself, evaluate what the spec names, and compare it problem by problem."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack

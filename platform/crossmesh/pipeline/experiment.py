@@ -12,6 +12,7 @@ from crossmesh.cluster import require_chips
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text, write_json
+from crossmesh.installation import job_command
 from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, check_evaluation, evaluate_models
 from crossmesh.plan.gate import announced, gate_serving, gate_training
 from crossmesh.plan.planner import own_planner
@@ -48,7 +49,7 @@ def check_experiment(spec: ExperimentSpec, backends: tuple[str, ...], tracker: T
     if spec.lora.full:
         raise InputError(
             "lora.rank=0 trains all weights, and this job serves and compares adapters of one base. Give lora.rank a positive number, or "
-            "train the model with jobs/finetune.py."
+            f"train the model with {job_command('finetune')}."
         )
     check_evaluation(spec)
     planner = own_planner(spec, tracker)

@@ -1,7 +1,7 @@
 """The paper's own training run planned twice: as it was run, and as crossmesh would run it on the same slice.
 
-Every figure is the plan's own: what `jobs/plan.py` says of the same run on the same machine, calibrated by own runs or by nothing. What the
-paper measured, over what the model says of that step, stands beside it and multiplies nothing: it is one run, of another stack.
+Every figure is the plan's own: what `crossmesh plan` says of the same run on the same machine, calibrated by own runs or by nothing. What
+the paper measured, over what the model says of that step, stands beside it and multiplies nothing: it is one run, of another stack.
 """
 
 import math

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from crossmesh.evaluate.estimates import FEWEST_RUNS, Margin
+from crossmesh.installation import job_command
 from crossmesh.report.comparable import ASPECTS, GROUPS, NO, NOTHING, YES, Comparison, Difference, Gate
 from crossmesh.report.quantities import USD_OUTPUT
 from crossmesh.report.quantity import SERVED, Quantity
@@ -127,7 +128,7 @@ def _what_it_takes(results: Results, ranked: Sequence[Winner]) -> list[str]:
 def repeat_command(results: Results, *runs: str) -> str:
     """What adds interleaved repeats of some runs, and compares these; the runs by how their ids begin."""
     begun = ",".join(run if _is_number(run[:_SHORT_ID]) else run[:_SHORT_ID] for run in runs)
-    return shlex.join(["python", "jobs/compare.py", f"runs=[{begun}]", f"repeat={FEWEST_RUNS}", *results.where])
+    return f"{job_command('compare')} {shlex.join([f'runs=[{begun}]', f'repeat={FEWEST_RUNS}', *results.where])}"
 
 
 def _is_number(text: str) -> bool:

@@ -96,7 +96,7 @@ def _notes(runs: Sequence[PaperRun]) -> list[str]:
     ours = next(run for run in runs if run.measured_sample_s)
     again = [run for run in runs if run.against is ours.against and not run.measured_sample_s]
     return [
-        f"Times, rates and USD are the plan's own, for one pass over {ROWS:,} rows: what jobs/plan.py says of the same run.",
+        f"Times, rates and USD are the plan's own, for one pass over {ROWS:,} rows: what `crossmesh plan` says of the same run.",
         *_calibrations(runs),
         *(f"{name}: {warning}" for name, warning in unsold_prices().items()),
         f"The paper measured {ours.measured_sample_s} s for a row that is planned at {ours.sample_s:.3f} s, a ratio of {ours.ratio:.2f}; "

@@ -39,7 +39,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class CompareKeys(JobKeys):
-    """Keys of `jobs/compare.py`."""
+    """Keys of `crossmesh compare`."""
 
     runs: tuple[str, ...] = ()
     """MLflow ids of trainings, evaluations or benchmarks, or how they begin."""

@@ -57,7 +57,7 @@ def find_run(tracker: Tracker, key: str, prefix: str) -> TrackedRun:
     if run.status != "FINISHED" or kind_of(run) not in KINDS:
         raise InputError(
             f"{key}={prefix!r} is the MLflow run {run.run_id} ({run.name}, {kind_of(run) or 'not ours'}, {run.status}), no finished "
-            "training, evaluation or benchmark. Allowed: runs of jobs/finetune.py, evaluate.py or benchmark.py that ended well; their "
+            "training, evaluation or benchmark. Allowed: runs of finetune, evaluate or benchmark that ended well; their "
             "`run_id` is in the job's result. For all runs of a sweep: sweep=ID."
         )
     return run

@@ -12,6 +12,7 @@ from typing import Any
 from crossmesh.errors import InputError
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.hardware.emulation import emulated
+from crossmesh.installation import job_command
 from crossmesh.model_folder import template_of
 from crossmesh.models.families import read_architecture
 from crossmesh.serve.adapters import ServedAdapter, ServedBase, check_names, check_rank, serving_rank
@@ -134,7 +135,7 @@ def check_no_experts(folder: Path) -> None:
     if read_architecture(folder).experts:
         raise InputError(
             f"{folder} has experts, and vLLM 0.32 serves no adapters of such a model on a CPU. Allowed: a GPU or TPU as hardware, or the "
-            "merged model (jobs/export.py mode=merged) without serve.adapters and serve.max_loras."
+            f"merged model ({job_command('export')} mode=merged) without serve.adapters and serve.max_loras."
         )
 
 

@@ -91,7 +91,7 @@ def run_job(
     slow: bool = False,
     try_storage: bool = True,
 ) -> None:
-    """Run `jobs/<verb>.py`: compose its configuration, check it, call `run`, and end the process with the right exit code.
+    """Run `crossmesh <verb>`: compose its configuration, check it, call `run`, and end the process with the right exit code.
 
     A `CrossmeshError` becomes its message on stderr and its exit code (`errors.py`); Ctrl-C and SIGTERM become 130. Everything else is a
     bug and keeps its traceback. `conf` is the folder of the config groups. `refused` hears why a configuration cannot be, and says

@@ -14,6 +14,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from crossmesh.installation import job_command
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.schema import names, schema, type_of
 
@@ -37,8 +38,10 @@ GROUPS = ("experiment", "model", "data", "lora", "mesh", "packing", "hardware", 
 
 
 def help_text(verb: str, doc: str, keys: type[Any], conf: Path) -> str:
-    """Return the screen for `jobs/<verb>.py`, whose module says `doc` of itself."""
-    head = [*_wrapped(f"crossmesh {verb}: {doc.replace('`', '')}"), f"Usage: python jobs/{verb}.py [group=file] [key=value] ..."]
+    """Return the screen of `crossmesh <verb>`, whose module says `doc` of itself."""
+    called = job_command(verb)
+    said = doc.replace("`", "").replace(f"crossmesh {verb} ", f"{called} ")
+    head = [*_wrapped(f"crossmesh {verb}: {said}"), f"Usage: {called} [group=file] [key=value] ..."]
     own = [_line(name, getattr(keys(), name), description(name, keys)) for name in names(keys)]
     foot = [
         "-m sweeps a=1,2. --cfg job prints what a command line resolves to.",

@@ -52,7 +52,7 @@ class PlanSpec:
     sweep_max_hours: float = 0.0
     """Longest that all runs of a sweep may take together, one after another; 0: no limit."""
     mean_tokens: float = 0.0
-    """Mean length of a row; 0: as long as `data.max_length`. `python jobs/lengths.py` measures it."""
+    """Mean length of a row; 0: as long as `data.max_length`. `crossmesh lengths` measures it."""
     p99_tokens: float = 0.0
     """Length that 99 of 100 rows do not exceed; 0: twice the mean."""
     loss_share: float = 1.0

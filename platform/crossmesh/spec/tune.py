@@ -1,4 +1,4 @@
-"""What `jobs/tune.py` searches: a space of settings, how it is searched, by which metric, and when a trial is stopped early."""
+"""What `crossmesh tune` searches: a space of settings, how it is searched, by which metric, and when a trial is stopped early."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

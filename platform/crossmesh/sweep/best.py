@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from math import isfinite
 
 from crossmesh.evaluate.estimates import FEWEST_RUNS, Margin, change_over_rounds, closest_rival, rate_of_runs
+from crossmesh.installation import job_command
 from crossmesh.spec.verdicts import MattersSpec
 from crossmesh.sweep.state import DONE, SKIPPED, Point
 
 _NAMED = 5
 """Most trials that are named as equal."""
 _GROUPS = 3
-"""Most groups of trials that learnt the same whose rates are judged; `jobs/compare.py` has all."""
+"""Most groups of trials that learnt the same whose rates are judged; `crossmesh compare` has all."""
 
 Rates = Mapping[str, Mapping[tuple[str, str], float]]
 """By MLflow run: the rates of its sound repeats, by round and number of steps."""
@@ -167,7 +168,8 @@ def best_words(ranked: Sequence[Point], metric: str, matters: MattersSpec) -> st
     by = _amount(_gap(ranked[0], ranked[1], metric), metric)
     if metric == "loss":
         return f"best of those that ran to their end: {named}, lower by {by} than {second}; one run each"
-    return f"not decided, one run each; the highest is {named}, by {by} over {second}. Repeats decide: jobs/compare.py sweep=ID repeat=3"
+    decide = f"Repeats decide: {job_command('compare')} sweep=ID repeat=3"
+    return f"not decided, one run each; the highest is {named}, by {by} over {second}. {decide}"
 
 
 def _smallest(metric: str, matters: MattersSpec) -> float:

@@ -18,6 +18,7 @@ from crossmesh.cluster import ray_session
 from crossmesh.console import Console
 from crossmesh.errors import BudgetReachedError, InputError, RejectedError
 from crossmesh.evaluate.estimates import FEWEST_RUNS
+from crossmesh.installation import job_command
 from crossmesh.plan.planner import own_planner
 from crossmesh.spec.command_line import command as command_line
 from crossmesh.spec.command_line import where_given
@@ -95,8 +96,8 @@ def run_sweep(request: Request, workload: Workload, command: str, adaptive: Adap
         console.say(f"{one.quantity}: {one.words}")
     compare = [f"sweep={state.run_id}", *where_given()]
     if any(one.repeats for one in found):
-        console.say(f"to decide it: {command_line('python jobs/compare.py', [*compare, f'repeat={FEWEST_RUNS}'])}")
-    console.say(f"the sweep in MLflow: {state.run_id}; compare its trials: {command_line('python jobs/compare.py', compare)}")
+        console.say(f"to decide it: {command_line(job_command('compare'), [*compare, f'repeat={FEWEST_RUNS}'])}")
+    console.say(f"the sweep in MLflow: {state.run_id}; compare its trials: {command_line(job_command('compare'), compare)}")
     if code:
         sys.exit(code)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text, write_json
+from crossmesh.installation import job_command
 from crossmesh.sweep.state import Point, SweepState, state_of
 from crossmesh.track.client import TrackingError
 from crossmesh.track.tracker import TrackedRun, Tracker
@@ -70,7 +71,7 @@ def tracked_state(tracker: Tracker, prefix: str) -> tuple[TrackedRun, SweepState
     sweeps = tracker.matching(prefix, KIND)
     if not sweeps and not prefix:
         raise InputError(
-            f"No sweep has been started at {tracker.uri}. Start one: python jobs/finetune.py -m experiment=demo batch.micro=1,2"
+            f"No sweep has been started at {tracker.uri}. Start one: {job_command('finetune')} -m experiment=demo batch.micro=1,2"
         )
     if not sweeps:
         raise InputError(f"sweep={prefix!r}: {tracker.uri} has no sweep whose run begins so. Look for it with: {tracker.ui_command}")

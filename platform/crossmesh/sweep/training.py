@@ -60,7 +60,7 @@ class Training:
 
 
 def values_of(spec: ExperimentSpec, trial: Trial) -> dict[str, Any]:
-    """Return what `jobs/finetune.py` says of a finished trial."""
+    """Return what `crossmesh finetune` says of a finished trial."""
     result, prepared = trial.result, trial.prepared
     return {
         result.adapter_folder.name: str(result.adapter_folder),

@@ -13,8 +13,8 @@ _TAG = "mlflow.sharedViewState."
 NOTE_TAG = "mlflow.note.content"
 NOTE = """Runs of crossmesh. Tags say what a run is: `crossmesh.kind`; `crossmesh.science` and `crossmesh.system` are the fingerprints of
 what was learnt and of how fast: speed may be compared where the first is equal. `crossmesh.adapter`, `crossmesh.base` and
-`crossmesh.data` lead from data to adapter, server and evaluation. `python jobs/ui.py` prints the addresses of the prepared views;
-`python jobs/compare.py` decides."""
+`crossmesh.data` lead from data to adapter, server and evaluation. `crossmesh ui` prints the addresses of the prepared views;
+`crossmesh compare` decides."""
 _SECTION = "crossmesh"
 _MESH = ("mesh_shape.dcn", "mesh_shape.data", "mesh_shape.fsdp", "mesh_shape.tp", "micro_batch")
 

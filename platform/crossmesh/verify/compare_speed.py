@@ -1,6 +1,6 @@
 """What the comparison of a sweep takes from the start of the process to the files, in time and memory, and whether it says the same twice.
 
-`jobs/status.py` is asked of a sweep of as many points. How the runs are made is `sweep_store.py`.
+`crossmesh status` is asked of a sweep of as many points. How the runs are made is `sweep_store.py`.
 """
 
 import json
@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.console import Console
+from crossmesh.environments import python_path
 from crossmesh.errors import CrossmeshError
 from crossmesh.files import digest_file
+from crossmesh.installation import job_command
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.sweep.runs import STATE_ARTIFACT
@@ -26,7 +28,6 @@ from crossmesh.verify.sweep_store import make_sweep
 
 RUNS, STEPS = 200, 100
 BOUND_S, BOUND_MB = 10.0, 500.0
-_JOBS = Path(__file__).resolve().parents[3] / "jobs"
 _FILES = ("report.html", "report.json", "report.md")
 _LONGEST_S = 1200.0
 
@@ -88,28 +89,28 @@ def _keep_state(storage: Path, parent: str, runs: int) -> None:
         Point(f"{number:016x}", f"optim.seed={number}", (f"optim.seed={number}",), DONE, step=STEPS, steps=STEPS, loss=0.1, seconds=60.0)
         for number in range(runs)
     )
-    state = SweepState("sweep", "finetune", "sweep", "python jobs/finetune.py", parent, at=time.time(), points=points)
+    state = SweepState("sweep", "finetune", "sweep", job_command("finetune"), parent, at=time.time(), points=points)
     write_state(sweeps_folder(storage) / "sweep", state)
     Tracker(TrackingSpec(), StorageSpec(str(storage))).artifact_json(parent, STATE_ARTIFACT, state.json())
 
 
 def _run(job: str, *arguments: str, output: str = "json") -> _Ran:
     """Run a job as a user does."""
-    command = [sys.executable, str(_JOBS / f"{job}.py"), *arguments, f"output={output}"]
+    command = [sys.executable, "-m", "crossmesh", job, *arguments, f"output={output}"]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         start = time.perf_counter()
-        process = subprocess.Popen(command, stdout=out, stderr=err)
+        process = subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, "PYTHONPATH": python_path()})
         try:
             code, usage = _wait(process.pid, start + _LONGEST_S)
         except TimeoutError:
             process.kill()
-            raise CrossmeshError(f"jobs/{job}.py did not end within {_LONGEST_S:g} s.") from None
+            raise CrossmeshError(f"crossmesh {job} did not end within {_LONGEST_S:g} s.") from None
         seconds = time.perf_counter() - start
         process.returncode = code  # It is waited for.
         for stream in (out, err):
             stream.seek(0)
         if code:
-            raise CrossmeshError(f"jobs/{job}.py ended with {code}: {err.read().decode().strip()[-2000:]}")
+            raise CrossmeshError(f"crossmesh {job} ended with {code}: {err.read().decode().strip()[-2000:]}")
         said: dict[str, Any] = json.loads(out.read().splitlines()[-1]) if output == "json" else {}
         return _Ran(said, seconds, usage.ru_maxrss * 1024 / 1e6)
 

@@ -1,4 +1,4 @@
-"""A training job that can be killed: one trial, run as `jobs/finetune.py` runs it, that tells its parent everything as lines of JSON.
+"""A training job that can be killed: one trial, run as `crossmesh finetune` runs it, that tells its parent everything as lines of JSON.
 
 `python -m crossmesh.verify.resume_driver SPEC`, where SPEC is a folder with `spec.pickle`, written by `resume.py`.
 """

@@ -1,6 +1,6 @@
 """Nothing unlike passes as alike, and nothing alike is refused: changes tried on tiny models, and in which aspect each of them shows.
 
-Trainings are real trials on both backends in a store of their own, compared as `jobs/compare.py` compares; verdicts are the simulator's.
+Trainings are real trials on both backends in a store of their own, compared as `crossmesh compare` compares; verdicts are the simulator's.
 Which key of the spec decides what, one by one, is a table of the tests (`tests/unit/report/test_unlike.py`).
 """
 

@@ -1,9 +1,10 @@
-"""Runs of a real MLflow store that were edited after they were made: `jobs/compare.py` must refuse them by name, or compare them with none.
+"""Runs of a real MLflow store that were edited after they were made: `crossmesh compare` refuses them by name, or compares them with none.
 
 Each edit is undone.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.console import Console
+from crossmesh.environments import python_path
 from crossmesh.errors import InputError
 from crossmesh.report.comparable import compare
 from crossmesh.report.stored import stored_variants
@@ -20,7 +22,6 @@ from crossmesh.track.tracker import TAG_IDENTITY, TAG_SCIENCE, TAG_SYSTEM, TAG_T
 from crossmesh.verify.unlike_case import Case, scopes
 
 REFUSED = "refused"
-_JOBS = Path(__file__).resolve().parents[3] / "jobs"
 _SCIENCE, _SYSTEM, _BESIDE = "records/science.json", "records/system.json", f"adapter/{TRAINED_RECORD}"
 _OTHER_RATE = 1e-4
 
@@ -121,7 +122,7 @@ EDITS: Sequence[tuple[str, Callable[[Edited], None]]] = (
 def edited_cases(tracker: Tracker, storage: Path, runs: Sequence[str], console: Console) -> list[Case]:
     """Rows of all edits of the first of `runs`, which may be compared as they are."""
     with console.stage("edited runs") as stage:
-        untouched = _job("compare.py", storage, f"runs=[{','.join(runs)}]", f"folder={storage.parent / 'reports'}")
+        untouched = _job("compare", storage, f"runs=[{','.join(runs)}]", f"folder={storage.parent / 'reports'}")
         if untouched.returncode:
             raise InputError(f"runs as they were made are not compared: {untouched.stderr.strip()}")
         found = []
@@ -130,7 +131,7 @@ def edited_cases(tracker: Tracker, storage: Path, runs: Sequence[str], console: 
             run = Edited(tracker, storage, runs[0])
             edit(run)
             try:
-                done = _job("compare.py", storage, f"runs=[{','.join(runs)}]", f"folder={storage.parent / 'reports'}")
+                done = _job("compare", storage, f"runs=[{','.join(runs)}]", f"folder={storage.parent / 'reports'}")
             finally:
                 run.undo()
             found.append(_refused(changed, done, runs[0]))
@@ -147,8 +148,8 @@ def edited_cases(tracker: Tracker, storage: Path, runs: Sequence[str], console: 
 
 def port_case(storage: Path, port: int) -> Case:
     """The row of a second server on a port on which somebody listens, even one that would share it."""
-    done = _job("serve.py", storage, f"serve.port={port}", "model=tiny_llama")
-    return _refused("two servers on one port: jobs/serve.py", done, f"serve.port={port}: the port of 127.0.0.1 is taken by")
+    done = _job("serve", storage, f"serve.port={port}", "model=tiny_llama")
+    return _refused("two servers on one port: serve", done, f"serve.port={port}: the port of 127.0.0.1 is taken by")
 
 
 def _refused(changed: str, done: "subprocess.CompletedProcess[str]", named: str) -> Case:
@@ -157,6 +158,8 @@ def _refused(changed: str, done: "subprocess.CompletedProcess[str]", named: str)
     return Case(changed, REFUSED, REFUSED if refused else f"exit code {done.returncode}", {"said": said[-300:]})
 
 
-def _job(name: str, storage: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, str(_JOBS / name), f"storage.root={storage}", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+def _job(verb: str, storage: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "crossmesh", verb, f"storage.root={storage}", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ, "PYTHONPATH": python_path()}
+    )

@@ -1,4 +1,4 @@
-"""What short trainings of a tiny model say of themselves, and learn, after one change: real trials, compared as `jobs/compare.py` does."""
+"""What short trainings of a tiny model say of themselves, and learn, after one change: real trials, compared as by `crossmesh compare`."""
 
 import json
 import shutil

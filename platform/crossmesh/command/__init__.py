@@ -1,0 +1,1 @@
+"""The command `crossmesh`: its verbs, what each does, and completion. It starts with the standard library alone."""

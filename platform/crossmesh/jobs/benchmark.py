@@ -1,0 +1,51 @@
+"""Measure a server under load: `crossmesh benchmark bench=concurrency`; `bench=bare` is what Ray Serve costs; `-m` sweeps."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console as RichConsole
+
+from crossmesh.console import Console
+from crossmesh.installation import conf_folder, job_command
+from crossmesh.spec.command_line import command
+from crossmesh.spec.compose import Job, SweptJob, run_job
+from crossmesh.spec.sweep import SweepKeys
+
+
+@dataclass(frozen=True)
+class BenchmarkKeys(SweepKeys):
+    """The job's own keys."""
+
+
+def run(job: Job[BenchmarkKeys]) -> None:
+    """Measure, show, and say where the files are; what was measured before is not measured again."""
+    from crossmesh.bench.paper import paper_json, paper_table
+    from crossmesh.pipeline.benchmark import benchmark
+    from crossmesh.pipeline.benchmark_bare import benchmark_bare
+    from crossmesh.plan.gate import gate_serving
+    from crossmesh.plan.planner import own_planner
+
+    spec, console, out = job.spec, Console(), RichConsole(highlight=False)
+    if spec.bench.report:
+        console.finish(lambda: out.print(paper_table()), paper_json(), job.keys.output)
+        return
+    if not spec.bench.url:
+        gate_serving(spec, own_planner(spec))
+    done = (benchmark_bare if spec.bench.against else benchmark)(spec, console)
+    console.finish(lambda: out.print(done.shown), done.values, job.keys.output)
+    console.say(f"files of the benchmark: {done.folder}")
+
+
+def sweep(points: Sequence[SweptJob[BenchmarkKeys]]) -> None:
+    """Measure at every point (`-m`), one server after another, and show them together."""
+    from crossmesh.pipeline.benchmark_sweep import Benchmarking
+    from crossmesh.sweep.driver import run_sweep
+    from crossmesh.sweep.request import request_of
+
+    run_sweep(request_of("benchmark", points, lambda _: False), Benchmarking(), command(job_command("benchmark"), sys.argv[1:]))
+
+
+def main() -> None:
+    """Run the job that the command line asks for."""
+    run_job("benchmark", BenchmarkKeys, run, conf_folder(), sweep=sweep, slow=True)

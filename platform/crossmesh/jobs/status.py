@@ -1,0 +1,35 @@
+"""Where a sweep stands, from any machine: `crossmesh status`, `sweep=ID`, `follow=true`."""
+
+from dataclasses import dataclass
+
+from rich.console import Console as RichConsole
+
+from crossmesh.console import Console
+from crossmesh.installation import conf_folder
+from crossmesh.spec.compose import Job, JobKeys, run_job
+from crossmesh.sweep.policy import exit_code
+from crossmesh.sweep.runs import as_result
+from crossmesh.sweep.status import follow, show, standing
+
+
+@dataclass(frozen=True)
+class StatusKeys(JobKeys):
+    """The job's own keys."""
+
+    sweep: str = ""
+    """MLflow id of a sweep, or how it begins; empty: the one that was heard of last."""
+    follow: bool = False
+    """Show it until it ends."""
+
+
+def run(job: Job[StatusKeys]) -> None:
+    """Show every point of the sweep."""
+    spec, keys = job.spec, job.keys
+    now = follow(lambda: standing(spec, keys.sweep)) if keys.follow else standing(spec, keys.sweep)
+    values = as_result(now.state, exit_code(now.state.points)) | {"lives": now.lives, "note": now.note}
+    Console().finish(lambda: show(now, RichConsole(highlight=False)), values, keys.output)
+
+
+def main() -> None:
+    """Run the job that the command line asks for."""
+    run_job("status", StatusKeys, run, conf_folder())

@@ -1,0 +1,42 @@
+"""Search for the best settings: `crossmesh tune experiment=demo tune=asha`; the space is `tune.space`, in conf/tune."""
+
+import sys
+
+from crossmesh.errors import InputError, nearest
+from crossmesh.installation import conf_folder, job_command
+from crossmesh.spec.command_line import command
+from crossmesh.spec.compose import Job, run_job, sweep_overrides
+from crossmesh.spec.schema import known_keys
+from crossmesh.spec.sweep import compose_point, given_overrides
+from crossmesh.spec.tune import TuneKeys
+
+CONF = conf_folder()
+
+
+def run(job: Job[TuneKeys]) -> None:
+    """Train at the points that the search asks for, as a sweep does, and show them together."""
+    from crossmesh.sweep.driver import run_sweep
+    from crossmesh.sweep.population import Population
+    from crossmesh.sweep.request import Adaptive, search_request
+    from crossmesh.sweep.search import TuneSearch
+    from crossmesh.sweep.training import Training
+
+    spec, keys = job.spec, job.keys
+    if sweep_overrides() is not None:
+        raise InputError("tune is a sweep by itself. Leave -m out; values to try go into tune.space.")
+    if not keys.tune.space:
+        ways = "tune=random, grid, optuna, asha or pbt, or 'tune.space={optim.learning_rate:[1e-3,3e-3]}'"
+        raise InputError(f"tune.space is empty. Give {ways}.")
+    allowed = known_keys(TuneKeys, CONF)
+    for key in keys.tune.space:
+        if key not in allowed:
+            raise InputError(f"tune.space: there is no key {key!r}. Did you mean {nearest(key, allowed) or 'optim.learning_rate'}?")
+    search = (Population if keys.tune.scheduler == "pbt" else TuneSearch)(keys.tune, spec.optim.last_step)
+    adaptive = Adaptive(search, lambda point: compose_point("tune", point, TuneKeys, CONF), keys.tune.metric)
+    request = search_request("tune", spec, given_overrides(), keys.sweep, keys.output, force=keys.force)
+    run_sweep(request, Training(), command(job_command("tune"), sys.argv[1:]), adaptive)
+
+
+def main() -> None:
+    """Run the job that the command line asks for."""
+    run_job("tune", TuneKeys, run, CONF, slow=True)
