@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from crossmesh import environments
+from crossmesh.command.verbs import verbs
 from crossmesh.environments import VARIABLES, environment
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.devices import Cpu, Device, Gpu
@@ -144,7 +145,7 @@ def test_every_stage_of_every_job_finds_its_environment(nodes: Any, checkout: Pa
 
 
 def test_every_job_is_walked(checkout: Path) -> None:
-    assert set(STAGES) == {file.stem for file in (checkout / "jobs").glob("*.py")}
+    assert set(STAGES) == set(verbs()) == {file.stem for file in (checkout / "jobs").glob("*.py")}
 
 
 @pytest.mark.parametrize("nodes", [of_gcp, of_kubernetes])

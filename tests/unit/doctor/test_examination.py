@@ -1,6 +1,5 @@
 """The table as a whole: in order, within its time, without a secret, and the exit code that follows."""
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from rich.console import Console as RichConsole
 from crossmesh.doctor.examination import OF_A_MACHINE, examine
 from crossmesh.doctor.finding import Finding, fault, note, ok
 from crossmesh.doctor.report import NodeReport, Report, record, show
+from crossmesh.jobs import doctor
 from crossmesh.ports import free_port
 from crossmesh.spec.compose import Job
 from crossmesh.spec.experiment import ExperimentSpec
@@ -78,14 +78,11 @@ def test_commands_are_printed_whole_on_a_narrow_terminal(capsys):
 
 
 @pytest.mark.parametrize(("findings", "code"), [((ok("a", "b"), note("c", "d")), 0), ((ok("a", "b"), fault("c", "d", "e")), 1)])
-def test_a_fault_is_exit_code_1(checkout, monkeypatch, capsys, findings, code):
-    loaded = importlib.util.spec_from_file_location("job_doctor", checkout / "jobs" / "doctor.py")
-    module = importlib.util.module_from_spec(loaded)
-    loaded.loader.exec_module(module)
+def test_a_fault_is_exit_code_1(monkeypatch, capsys, findings, code):
     monkeypatch.setattr("crossmesh.doctor.diagnosis.diagnose", lambda *_, **__: Report(findings))
     ended = 0
     try:
-        module.run(Job(ExperimentSpec(), module.DoctorKeys(output="json")))
+        doctor.run(Job(ExperimentSpec(), doctor.DoctorKeys(output="json")))
     except SystemExit as error:
         ended = error.code
     assert ended == code

@@ -242,6 +242,8 @@ LISTEN = "import socket,sys,time; s=socket.create_server((sys.argv[1], 0)); prin
         ("0.0.0.0", ["/usr/lib/ray/core/raylet"], "token", NOTE),
         ("0.0.0.0", ["-m", "mlflow", "server"], "", FAULT),
         ("0.0.0.0", ["jobs/serve.py", "serve.host=0.0.0.0"], "", NOTE),
+        ("0.0.0.0", ["/opt/venv/bin/crossmesh", "serve", "serve.host=0.0.0.0"], "", NOTE),
+        ("0.0.0.0", ["-m", "crossmesh", "ui"], "", FAULT),
         ("127.0.0.1", ["/usr/lib/ray/core/raylet"], "disabled", OK),
         ("0.0.0.0", ["something", "else"], "", OK),
     ],

@@ -2,37 +2,51 @@
 
 import ast
 import dataclasses
-import importlib.util
+import importlib
 import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from crossmesh.command.verbs import verbs
 from crossmesh.spec.compose import JobKeys
 from crossmesh.spec.schema import known_keys
 
 ROOT = Path(__file__).resolve().parents[3]
-_JOB = re.compile(r"jobs/(\w+)\.py((?: (?:-m|[\w./@+~-]+=[^\s,;:`)]*))*)")
+_JOB = re.compile(r"(?:jobs/(?=\w+\.py)|`crossmesh )([a-z]+)(?:\.py)?((?: (?:-m|[\w./@+~-]+=[^\s,;:`)]*))*)")
 _MAKE = re.compile(r"`make ([a-z-]+)`")
 _MLFLOW = re.compile(r"-m mlflow ([a-z]+) ([a-z]+)")
 _KINDS = ("hydra.",)
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Every text of the code that is no docstring, f-strings with `{}` for their values."""
-    for file in sorted([*(ROOT / "platform").rglob("*.py"), *(ROOT / "jobs").glob("*.py")]):
+    """Every text of the code that is no docstring, f-strings with `{}` for their values but the jobs that they name."""
+    for file in sorted((ROOT / "platform").rglob("*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
         for node in ast.walk(tree):
             where = f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.JoinedStr):
-                yield where, "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+                yield where, "".join(part.value if isinstance(part, ast.Constant) else named(part.value) or "{}" for part in node.values)
+            elif isinstance(node, ast.Call) and (job := named(node)):
+                yield where, job
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in silent | inner:
                 yield where, node.value
+
+
+def named(node: ast.AST) -> str:
+    """`jobs/evaluate.py` for `job_command("evaluate")`, which a message prints as its reader calls jobs; of other expressions nothing."""
+    if (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "job_command"
+        and isinstance(node.args[0], ast.Constant)
+    ):
+        return f"jobs/{node.args[0].value}.py"
+    return ""
 
 
 TEXTS = tuple(texts())
@@ -42,9 +56,7 @@ TARGETS = sorted({(where, match[1]) for where, text in TEXTS for match in _MAKE.
 
 @cache
 def keys_of(job: str, conf: Path) -> frozenset[str]:
-    spec = importlib.util.spec_from_file_location(f"job_{job}", ROOT / "jobs" / f"{job}.py")
-    module: ModuleType = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = importlib.import_module(f"crossmesh.jobs.{job}")
     own = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, JobKeys) and one is not JobKeys]
     keys = own[0] if len(own) == 1 else next((one for one in own if one.__module__ == module.__name__), JobKeys)
     assert dataclasses.is_dataclass(keys)
@@ -59,7 +71,7 @@ def test_there_are_commands_to_check() -> None:
 
 @pytest.mark.parametrize(("where", "job", "arguments"), COMMANDS)
 def test_a_job_that_a_message_names_takes_the_keys_that_it_gives(where: str, job: str, arguments: str, conf: Path) -> None:
-    assert (ROOT / "jobs" / f"{job}.py").is_file(), where
+    assert job in verbs(), where
     for argument in arguments.split():
         key = argument.lstrip("+~").partition("=")[0]
         if argument != "-m" and not key.startswith(_KINDS):

@@ -1,13 +1,17 @@
 """Every job answers --help and --cfg, ends bad input with exit code 2 and one message, and imports no framework."""
 
+import inspect
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").glob("*.py"))
+from crossmesh.command.verbs import verbs
+
+JOBS = sorted((Path(__file__).resolve().parents[3] / "jobs").glob("*.py"))
 SLOW = {"benchmark", "evaluate", "finetune", "lengths", "pipeline", "serve", "tune", "verify"}
 """Jobs whose imports take seconds, which come after the command line is known to be good."""
 FRAMEWORKS = {"jax", "torch", "vllm", "transformers", "tensorflow", "flax"}
@@ -139,5 +143,9 @@ def test_a_mistake_costs_no_import_of_ray(answers):
     assert {Path(job).stem for job in answers["before_ray"]} >= SLOW
 
 
-def test_jobs_are_short():
-    assert {job.stem: lines for job in JOBS if (lines := len(job.read_text().splitlines())) > 85} == {}
+def test_a_job_of_the_checkout_is_a_verb_and_has_its_config(conf):
+    assert {job.stem for job in JOBS} == set(verbs()) == {file.stem for file in (conf / "job").glob("*.yaml")}
+    assert {len(job.read_text().splitlines()) for job in JOBS} == {11}
+    assert {
+        verb: lines for verb in verbs() if (lines := len(inspect.getsource(import_module(f"crossmesh.jobs.{verb}")).splitlines())) > 85
+    } == {}
