@@ -4,6 +4,8 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 COMPILER := .compiler/.installed
 HARNESS := .harness/.installed
+# The slice that a TPU host is, for test-tpu.
+HARDWARE ?=
 UV_VERSION := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements/cpu.txt)
 TORCH_VERSION := $(shell sed -n 's/^torch==\([0-9.]*\)$$/\1/p' requirements/overrides-cpu.txt)
 # Test files run side by side in so many processes; a file stays in one.
@@ -14,7 +16,7 @@ COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --no-header --generate-h
 	--override requirements/overrides.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install tools browser demo compiler harness test test-full lint format lock ui clean
+.PHONY: help install tools browser demo compiler harness test test-full test-gpu test-tpu lint format lock ui clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
@@ -43,6 +45,22 @@ $(HARNESS): requirements/lm-eval.txt
 
 test-full: install tools browser compiler harness ## Everything: also faults, sweeps and redeploys, at most 60 minutes on 2 cores
 	$(PYTEST) -m "not gpu and not tpu"
+
+test-gpu: install .gpu/.installed ## Tests that need an NVIDIA GPU of this machine
+	CROSSMESH_PYTHON_TRAIN_TORCH="$${CROSSMESH_PYTHON_TRAIN_TORCH:-$(CURDIR)/.gpu/bin/python}" $(BIN)/python -m pytest -m gpu tests/hardware
+
+test-tpu: install .tpu/.installed ## Tests that need the TPUs of this machine: make test-tpu HARDWARE=tpu_v5p_8
+	HARDWARE=$(HARDWARE) CROSSMESH_PYTHON_TRAIN_JAX="$${CROSSMESH_PYTHON_TRAIN_JAX:-$(CURDIR)/.tpu/bin/python}" \
+		$(BIN)/python -m pytest -m tpu tests/hardware
+
+# What computes on a chip, beside .venv, where pytest runs.
+.gpu/.installed: requirements/gpu.txt
+.tpu/.installed: requirements/tpu-train.txt
+.gpu/.installed .tpu/.installed:
+	rm -rf $(@D)
+	$(BIN)/uv venv --quiet --python 3.12 $(@D)
+	$(BIN)/uv pip install --quiet --python $(@D)/bin/python --no-deps --require-hashes -r $<
+	@touch $@
 
 lint: install ## Style, types and the floors
 	$(BIN)/ruff check .
@@ -99,4 +117,4 @@ lock: install ## Compile requirements/*.txt again from pyproject.toml
 		--python-platform $(PLATFORM) --python-version 3.11 -o requirements/plan-tpu.txt
 
 clean: ## Remove the environment, the compiler and what this checkout wrote (not the storage root)
-	rm -rf .venv .compiler .harness outputs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .compiler .harness .gpu .tpu outputs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -23,12 +23,11 @@ from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.families import read_architecture
 from crossmesh.models.hf_torch import hidden_states, load_base, logits, model_inputs, reference_logits
-from crossmesh.models.kernels import default_kernel
 from crossmesh.models.placement import Placement
 from crossmesh.models.targets import all_weights, expand_targets, hf_module_names
 from crossmesh.models.weights import fetch_model
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BackendSpec, LoraSpec, ModelSpec, OptimSpec
+from crossmesh.spec.training import BackendSpec, LoraSpec, ModelSpec, OptimSpec, default_torch_kernel
 from crossmesh.train import model_torch, torch_backend
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.schedule import learning_rate
@@ -64,7 +63,7 @@ def setup_of(
         model=ModelSpec(dtype=dtype),
         lora=LoraSpec(**{"rank": 4, "alpha": 8.0, **lora}),
         optim=optim,
-        backend=BackendSpec(attention=attention or default_kernel(read_architecture(folder)), remat=remat, compile=compiled),
+        backend=BackendSpec(attention=attention or default_torch_kernel(read_architecture(folder).family), remat=remat, compile=compiled),
     )
     return TrainingSetup.of(spec, folder, folder)
 
@@ -122,7 +121,7 @@ def token_losses(backend: TorchBackend, batch: PackedBatch) -> torch.Tensor:
 @VARIANTS
 @pytest.mark.parametrize("kernel", ["plain", "sdpa"])
 def test_every_token_of_a_packed_row_has_the_loss_it_has_alone(folder: Path, kernel: str) -> None:
-    if kernel == "sdpa" and default_kernel(read_architecture(folder)) == "plain":
+    if kernel == "sdpa" and default_torch_kernel(read_architecture(folder).family) == "plain":
         pytest.skip("sdpa does not cap attention scores")
     made = rows(3)
     backend = started(folder, attention=kernel)

@@ -45,8 +45,10 @@ class Chip:
         return figures[dtype]
 
 
-PRICE_WARNING = "The price of"
-"""How a warning of a price's age begins."""
+class AgeWarning(str):
+    """What is said of a price's age, told from other warnings by its type: of many prices one line is said in place of each."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)
@@ -68,18 +70,18 @@ class Price:
         """Days since it was read."""
         return (today - self.read).days if self.read else None
 
-    def warning(self, today: date, max_age_days: int) -> str:
+    def warning(self, today: date, max_age_days: int) -> AgeWarning:
         """What to say of its age; empty when it is fresh."""
-        what = f"{PRICE_WARNING} {self.usd_per_hour:g} USD/h ({self.source})"
+        what = f"The price of {self.usd_per_hour:g} USD/h ({self.source})"
         age = self.age_days(today)
         if age is None:
-            return f"{what} is of unknown age. Look it up, or give your own in hardware.catalogue."
+            return AgeWarning(f"{what} is of unknown age. Look it up, or give your own in hardware.catalogue.")
         if age > max_age_days:
-            return (
+            return AgeWarning(
                 f"{what} is {age} days old, more than plan.price_max_age_days={max_age_days}. "
                 "Look it up, or give your own in hardware.catalogue."
             )
-        return ""
+        return AgeWarning()
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from crossmesh.errors import InputError, reading
 from crossmesh.models.architecture import Architecture, Weight
 from crossmesh.models.attention_torch import IMPLEMENTATIONS, IntArray, attention_inputs, flattened
 from crossmesh.models.families import read_architecture
-from crossmesh.models.kernels import default_kernel
 from crossmesh.models.model_files import model_alone, tensor_files
 from crossmesh.models.quantization import kept_modules
 from crossmesh.models.spelling import locate
+from crossmesh.spec.training import default_torch_kernel
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -130,7 +130,7 @@ def load_base(folder: Path, dtype: str, device: str = "cpu") -> Any:
     Only safetensors are read and no code of the folder is run. Returns a transformers `PreTrainedModel` that computes with SDPA, or
     eagerly where scores are capped, which SDPA does not do.
     """
-    kernel = IMPLEMENTATIONS[default_kernel(read_architecture(folder))]
+    kernel = IMPLEMENTATIONS[default_torch_kernel(read_architecture(folder).family)]
     with model_alone(folder) as files:
         model = AutoModelForCausalLM.from_pretrained(
             files, dtype=DTYPES[dtype], attn_implementation=kernel, use_safetensors=True, local_files_only=True, trust_remote_code=False
@@ -173,6 +173,6 @@ def reference_logits(folder: Path, tokens: IntArray, positions: IntArray, segmen
     model = load_base(folder, "float32")
     whole, places, rows = (np.ascontiguousarray(array, np.int32) for array in (tokens, positions, segment_ids))
     with torch.inference_mode():
-        inputs = model_inputs(default_kernel(architecture), architecture, torch.float32, whole, places, rows, "cpu")
+        inputs = model_inputs(default_torch_kernel(architecture.family), architecture, torch.float32, whole, places, rows, "cpu")
         result: npt.NDArray[np.float32] = logits(model, architecture, hidden_states(model, architecture, inputs)).numpy()
     return result

@@ -12,11 +12,6 @@ _FLASH_HEAD_DIM = 256
 """The widest head of FlashAttention 2."""
 
 
-def default_kernel(architecture: Architecture) -> str:
-    """The kernel that computes this model on any device."""
-    return "plain" if architecture.attention_softcap else "sdpa"
-
-
 def check_kernel(kernel: str, architecture: Architecture, dtype: str, device: str, *, flash: bool) -> None:
     """Raise `InputError` when torch's `kernel` cannot train this model in this precision on this kind of device (`cpu` or `cuda`).
 

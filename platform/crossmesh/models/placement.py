@@ -105,6 +105,16 @@ def lora_axes(weight: Weight) -> tuple[Axes, Axes]:
     return (*split[outs:], None), (None, *split[:outs])
 
 
+def torch_axes(weight: Weight) -> Axes:
+    """Mesh axis of each axis of the Hugging Face tensor on the torch backend, [*out, *in], before FSDP divides it besides."""
+    return tuple("tp" if name in TORCH_SPLIT else None for name in weight.dims)
+
+
+def row_parallel(weight: Weight) -> bool:
+    """Whether tp divides the input of a projection on the torch backend; where not, its output."""
+    return "tp" in torch_axes(weight)[len(weight.out_shape) :]
+
+
 def nf4_view(weight: Weight) -> tuple[tuple[int, ...], int]:
     """Shape in which the Tunix tensor of a projection is cut into blocks of 4-bit values, and the axis that they lie along.
 
@@ -209,7 +219,7 @@ def _jax_tensors(weight: Weight, width: float, rank: int, count: int) -> Iterato
 
 def _torch_tensors(weight: Weight, width: float, rank: int, count: int) -> Iterator[_Tensor]:
     """The Hugging Face tensor of `weight`, its axes split into heads, and, with a rank, its adapter."""
-    axes = tuple("tp" if name in TORCH_SPLIT else None for name in weight.dims)
+    axes = torch_axes(weight)
     parts = tuple(f"has {{}} {TORCH_SPLIT.get(name, name)}" for name in weight.dims)
     outs = len(weight.out_shape)
     yield _Tensor(weight.hf_name, weight.out_shape + weight.in_shape, axes, parts, width, count, ("fsdp",))

@@ -21,7 +21,7 @@ from crossmesh.files import canonical_json, digest_text, new_folder, read_json, 
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.cut import CUT_RECIPE, TOKENS_FILE, write_cut
 from crossmesh.models.families import read_architecture
-from crossmesh.models.targets import all_weights
+from crossmesh.models.targets import parameter_count
 from crossmesh.models.weights import folder_digests
 
 LogitsOf = Callable[[Path, Architecture, npt.NDArray[np.int32]], npt.NDArray[np.float32]]
@@ -83,7 +83,7 @@ def probe(
     if not agree(not verdict.is_file()):
         return ProbeResult(**read_json(verdict))
     probed, tokens = folder, probe_tokens(architecture.vocab)
-    if sum(int(np.prod(weight.hf_shape)) for weight in all_weights(architecture)) > LARGEST:
+    if parameter_count(architecture) > LARGEST:
         digest = digest_text(canonical_json([digest, CUT_RECIPE]))
         if agree(importlib.util.find_spec("torch") is None and not reference_folder(cache, digest).is_dir()):
             _log.warning(

@@ -23,9 +23,8 @@ from safetensors.numpy import save_file
 
 from crossmesh.errors import InputError, require_choice
 from crossmesh.files import digest_text, write_json
-from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import parse_architecture
-from crossmesh.models.targets import all_weights
+from crossmesh.models.targets import all_weights, parameter_count
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -70,8 +69,9 @@ def write_random(location: str, folder: Path) -> None:
     name, seed = _parse(location)
     config = architecture_config(name)
     architecture = parse_architecture(config, f"{name}.json")
-    if _parameters(architecture) > _LARGEST:
-        small = [other for other in architecture_names() if _parameters(parse_architecture(architecture_config(other), other)) <= _LARGEST]
+    if parameter_count(architecture) > _LARGEST:
+        described = {other: parse_architecture(architecture_config(other), other) for other in architecture_names()}
+        small = [other for other, one in described.items() if parameter_count(one) <= _LARGEST]
         raise InputError(
             f"model.weights='random://{location}' is not possible: {name} is described for planning, not for random weights. "
             f"Allowed: {', '.join(small)}."
@@ -90,10 +90,6 @@ def write_random(location: str, folder: Path) -> None:
     for file in _TOKENIZER_FILES:
         with resources.as_file(_data("tiny_tokenizer").joinpath(file)) as source:
             shutil.copyfile(source, folder / file)
-
-
-def _parameters(architecture: Architecture) -> int:
-    return sum(math.prod(weight.hf_shape) for weight in all_weights(architecture))
 
 
 def _draw(name: str, shape: tuple[int, ...], seed: int) -> FloatArray:

@@ -6,6 +6,7 @@ science record, so that two runs are known to have trained the same set of matri
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture, Weight
@@ -77,6 +78,11 @@ def all_weights(architecture: Architecture) -> Iterator[Weight]:
     yield from outer_weights(architecture)
     for index in range(len(architecture.layers)):
         yield from layer_weights(architecture, index)
+
+
+def parameter_count(architecture: Architecture) -> int:
+    """Parameters of the model."""
+    return sum(prod(weight.hf_shape) for weight in all_weights(architecture))
 
 
 def outer_weights(architecture: Architecture) -> Iterator[Weight]:

@@ -12,7 +12,7 @@ from rich.console import Console as RichConsole
 
 from crossmesh.console import Console, Stage
 from crossmesh.errors import CrossmeshError, InputError, RejectedError, require
-from crossmesh.hardware.chips import PRICE_WARNING
+from crossmesh.hardware.chips import AgeWarning
 from crossmesh.plan.arrivals import load_of
 from crossmesh.plan.forecast import Forecast, pareto
 from crossmesh.plan.planner import Planner, own_planner
@@ -237,7 +237,7 @@ def plan_json(name: str, records: Sequence[PlanRecord], notes: Sequence[str], co
 
 def _warnings(one: PlanRecord, records: Sequence[PlanRecord]) -> tuple[str, ...]:
     """The warnings of a point; of several points the age of each price is not one: `price_notes` has a line for all."""
-    return tuple(text for text in one.warnings if len(records) == 1 or not text.startswith(PRICE_WARNING))
+    return tuple(text for text in one.warnings if len(records) == 1 or not isinstance(text, AgeWarning))
 
 
 def price_notes(records: Sequence[PlanRecord]) -> list[str]:
@@ -251,7 +251,7 @@ def price_notes(records: Sequence[PlanRecord]) -> list[str]:
     lines = [f"USD/h {group}: {', '.join(prices)}." for group, prices in found.items()]
     more = len(lines) - _PRICE_NOTES
     lines = lines if more <= 0 else [*lines[:_PRICE_NOTES], f"{more} more sources of prices: price in plan.json."]
-    old = sum(any(text.startswith(PRICE_WARNING) for text in one.warnings) for one in records)
+    old = sum(any(isinstance(text, AgeWarning) for text in one.warnings) for one in records)
     if old and len(records) > 1:
         lines.append(f"Prices of {old} points are old or of unknown age: look them up, or give your own in hardware.catalogue.")
     return lines

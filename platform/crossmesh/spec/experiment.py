@@ -20,7 +20,6 @@ from crossmesh.spec.serving import ServeSpec
 from crossmesh.spec.training import (
     ATTENTIONS,
     AUTO,
-    CAPPED_FAMILIES,
     BackendSpec,
     BatchSpec,
     CheckpointSpec,
@@ -32,6 +31,7 @@ from crossmesh.spec.training import (
     OptimSpec,
     PackingSpec,
     RetrySpec,
+    default_torch_kernel,
 )
 from crossmesh.spec.verdicts import MattersSpec
 
@@ -171,7 +171,7 @@ class ExperimentSpec:
         if self.backend.attention != AUTO:
             return self.backend.attention
         if self.backend_name == "torch":
-            return "plain" if self.model.family in CAPPED_FAMILIES else "sdpa"
+            return default_torch_kernel(self.model.family)
         return "splash" if isinstance(self.hardware.slice.device, Tpu) else "plain"
 
     @property

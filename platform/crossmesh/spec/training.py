@@ -15,7 +15,7 @@ from crossmesh.hardware.chips import Price
 from crossmesh.hardware.devices import Cpu
 from crossmesh.hardware.emulation import emulated
 
-CAPPED_FAMILIES = ("gemma2",)
+_CAPPED_FAMILIES = ("gemma2",)
 """Families whose attention scores are capped, which SDPA does not do."""
 FAMILIES = ("llama", "mistral", "gemma2", "gemma3", "gemma4", "qwen2", "qwen3", "qwen3_moe")
 DTYPES = ("float32", "bfloat16")
@@ -32,6 +32,11 @@ LORA_MASKS = "lowbias32: row, position, module, step, feature"
 """How LoRA dropout chooses (`models/lora_masks.py`); a change of it changes what runs with dropout learn."""
 LORA_TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
 AUTO = "auto"
+
+
+def default_torch_kernel(family: str) -> str:
+    """The attention kernel of the torch backend that computes every model of `family` on any device."""
+    return "plain" if family in _CAPPED_FAMILIES else "sdpa"
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,10 @@ from torch.nn.functional import embedding
 
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.lora_masks_torch import LoraDropout
+from crossmesh.models.placement import row_parallel
 from crossmesh.models.targets import expand_targets
 from crossmesh.spec.training import LORA_TARGETS
 from crossmesh.train.ranks_torch import Ranks, SumOverRanks
-
-_ROW_PARALLEL = ("o", "down")
-"""Projections whose input is divided; that of all others is whole, and their output divided."""
 
 
 def apply_tensor_parallel(model: Any, architecture: Architecture, ranks: Ranks) -> None:
@@ -32,7 +30,7 @@ def apply_tensor_parallel(model: Any, architecture: Architecture, ranks: Ranks) 
     if mesh is None:
         return
     for target in expand_targets(architecture, LORA_TARGETS):
-        rows = target.name in _ROW_PARALLEL
+        rows = row_parallel(target.weight)
         style = RowwiseParallel if rows else ColwiseParallel
         module = model.get_submodule(target.hf)
         if not hasattr(module, "base_layer"):

@@ -10,7 +10,7 @@ from peft import PeftModel
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import read_architecture
 from crossmesh.models.hf_torch import DTYPES, hidden_states, load_base, logits, model_inputs
-from crossmesh.models.kernels import default_kernel
+from crossmesh.spec.training import default_torch_kernel
 from crossmesh.verify.exchange_figures import FloatArray, IntArray, greedy_gap
 from crossmesh.verify.measure import Progress
 from crossmesh.verify.process import Request, answer, by_model
@@ -52,7 +52,8 @@ def _gap(model: Any, architecture: Architecture, file: Path, first: int, dtype: 
 def _logits(model: Any, architecture: Architecture, tokens: IntArray, dtype: str) -> FloatArray:
     positions = np.ascontiguousarray(np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape))
     with torch.inference_mode():
-        inputs = model_inputs(default_kernel(architecture), architecture, DTYPES[dtype], tokens, positions, np.ones_like(tokens), "cpu")
+        kernel = default_torch_kernel(architecture.family)
+        inputs = model_inputs(kernel, architecture, DTYPES[dtype], tokens, positions, np.ones_like(tokens), "cpu")
         result: FloatArray = logits(model, architecture, hidden_states(model, architecture, inputs)).numpy()
     return result
 

@@ -13,9 +13,10 @@ from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import parse_architecture
 from crossmesh.models.lora import lora_modules
-from crossmesh.models.placement import lora_axes, nf4_view, place, weight_axes
-from crossmesh.models.targets import all_weights, layer_weights, projections
-from crossmesh.spec.training import LoraSpec, ModelSpec
+from crossmesh.models.placement import lora_axes, nf4_view, place, row_parallel, torch_axes, weight_axes
+from crossmesh.models.random_weights import architecture_config, architecture_names
+from crossmesh.models.targets import all_weights, expand_targets, layer_weights, projections
+from crossmesh.spec.training import LORA_TARGETS, LoraSpec, ModelSpec, default_torch_kernel
 
 MODEL = ModelSpec(family="gemma4", dtype="bfloat16")
 
@@ -152,3 +153,20 @@ def test_the_table_of_per_layer_inputs_is_split_over_both_axes() -> None:
     place(model, MeshShape(1, 8, 1), "jax", MODEL, lora_modules(LoraSpec(rank=8), model))
     with pytest.raises(InputError, match=r"has size 1, tp=2"):  # E2B has one key/value head.
         place(model, MeshShape(1, 4, 2), "jax", MODEL, lora_modules(LoraSpec(rank=8), model))
+
+
+@pytest.mark.parametrize("name", architecture_names())
+def test_tensor_parallel_divides_one_side_of_every_projection(name: str) -> None:
+    """What is planned and checked, and what `train/sharding_torch.py` divides, follow from the same dimensions."""
+    architecture = parse_architecture(architecture_config(name), name)
+    for target in expand_targets(architecture, LORA_TARGETS):
+        outs = len(target.weight.out_shape)
+        split = torch_axes(target.weight)
+        assert row_parallel(target.weight) == (target.name in ("o", "down"))
+        assert ("tp" in split[:outs]) != ("tp" in split[outs:]), target.hf
+
+
+def test_the_kernel_of_a_family_is_that_of_its_models() -> None:
+    for name in architecture_names():
+        architecture = parse_architecture(architecture_config(name), name)
+        assert default_torch_kernel(architecture.family) == ("plain" if architecture.attention_softcap else "sdpa")

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import pickle
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from crossmesh.hardware.catalogue import find_slice
+from crossmesh.hardware.chips import AgeWarning
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.plan.calibration import Calibration, work_of
 from crossmesh.plan.figures import Compiled
@@ -124,7 +126,7 @@ def test_what_all_points_share_is_a_line_and_no_column(records: list[PlanRecord]
 
 
 def test_prices_of_many_points_are_few_lines(records: list[PlanRecord]) -> None:
-    old = "The price of 3 USD/h (x) is of unknown age."
+    old = AgeWarning("3 USD/h (x) is of unknown age, in any words.")
     price = {"usd_per_hour": 3.0, "kind": "spot", "region": "r", "source": "x", "read": None}
     many = [
         replace(records[0], hardware=f"h{n}", warnings=(old, "other"), price=price | {"usd_per_hour": float(n), "region": f"r{n % 5}"})
@@ -137,6 +139,18 @@ def test_prices_of_many_points_are_few_lines(records: list[PlanRecord]) -> None:
         "Prices of 20 points are old or of unknown age: look them up, or give your own in hardware.catalogue.",
     ]
     assert price_notes(many[:1]) == ["USD/h spot in r0, from x, no date: h0 0.00."]
+    others = [replace(one, warnings=("The price of electricity is no price of a slice.",)) for one in many]
+    assert price_notes(others)[3:] == notes[3:4]
+    assert json.dumps(plan_json("p", many[:1], [], "c")["warnings"]) == json.dumps([str(old), "other"])
+
+
+def test_the_age_of_a_price_is_told_by_its_type() -> None:
+    price = find_slice("gpu_2xh100").prices[0]
+    said = price.warning(date(2040, 1, 1), 30)
+    assert isinstance(said, AgeWarning)
+    assert str(said).startswith("The price of ")
+    assert pickle.loads(pickle.dumps(said)) == said
+    assert not price.warning(price.read or date(2026, 1, 1), 30)
 
 
 def printed(records: list[PlanRecord], width: int) -> str:

@@ -1,7 +1,8 @@
-"""Training on one GPU, checked in under five minutes: `python tests/hardware/gpu/train_gpu.py` (`--cpu`: the same, tiny, without a GPU).
+"""Training on one GPU or on the TPU slice of one host, checked in minutes: `python tests/hardware/train_on_chip.py gpu_1xh100`.
 
-Trains a Llama of 135M parameters with random weights for a few steps with every attention kernel of the torch backend in bfloat16, once
-in float32, and on JAX where that is installed beside torch or in the interpreter that CROSSMESH_PYTHON_TRAIN_JAX names. Prints for each
+`tpu_v5p_8` and the like for TPUs; `cpu` does the same, tiny, without a chip. Trains a Llama of 135M parameters with random weights for a
+few steps with every attention kernel in bfloat16 and once in float32: on a GPU those of the torch backend, and JAX where that is
+installed beside torch or in the interpreter that CROSSMESH_PYTHON_TRAIN_JAX names; on a TPU those of JAX, with wider heads. Prints for each
 run the median step time, the peak memory beside what weights and optimizer take at least, and how far its losses are from the reference
 run's; the last line is JSON, and the exit code is 1 when a run failed or is too far. Every run has a process of its own.
 """
@@ -16,14 +17,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "platform"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "platform"))
 
 from crossmesh.environments import environment
 from crossmesh.hardware.catalogue import find_slice
+from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.models.families import read_architecture
 from crossmesh.models.random_weights import architecture_config, write_random
 from crossmesh.models.targets import all_weights
@@ -41,6 +44,8 @@ LARGE = {
     "num_key_value_heads": 3,
     "head_dim": 64,
 }
+WIDE_HEADS = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 128}
+"""What the splash kernel takes."""
 
 
 @dataclass(frozen=True)
@@ -67,40 +72,50 @@ class Size:
     steps: int
     cases: tuple[Case, ...]
     """The first one is the reference."""
+    config: Mapping[str, int] = field(default_factory=dict)
+    """Of the model, beside that of tiny_llama; empty: that itself."""
 
 
-ON_GPU = Size(
-    "gpu_1xh100",
-    2048,
-    4,
-    12,
-    (
-        Case("torch", "plain", "float32"),
-        *(Case("torch", kernel, "bfloat16") for kernel in ("plain", "sdpa", "flex", "flash")),
-        Case("jax", "plain", "bfloat16"),
-    ),
+_ON_GPU = (
+    Case("torch", "plain", "float32"),
+    *(Case("torch", kernel, "bfloat16") for kernel in ("plain", "sdpa", "flex", "flash")),
+    Case("jax", "plain", "bfloat16"),
 )
-ON_CPU = Size("cpu", 64, 2, 3, (Case("torch", "plain", "float32"), Case("torch", "sdpa", "bfloat16"), Case("jax", "plain", "float32")))
+_ON_TPU = (Case("jax", "plain", "float32"), Case("jax", "plain", "bfloat16"), Case("jax", "splash", "bfloat16"))
+_ON_CPU = (Case("torch", "plain", "float32"), Case("torch", "sdpa", "bfloat16"), Case("jax", "plain", "float32"))
+
+
+def size_of(hardware: str) -> Size:
+    """What is trained on a slice of the catalogue."""
+    match find_slice(hardware).device:
+        case Gpu():
+            return Size(hardware, 2048, 4, 12, _ON_GPU, LARGE)
+        case Tpu() as device:
+            return Size(hardware, 2048, max(8, device.chip_count()), 12, _ON_TPU, {**LARGE, **WIDE_HEADS})
+        case _:
+            return Size(hardware, 64, 2, 3, _ON_CPU)
 
 
 def main() -> int:
     """Run every case and print the table."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--cpu", action="store_true", help="a tiny model on the CPU, to see that this script runs")
+    arguments.add_argument("hardware", help="the slice of the catalogue that is here; cpu: a tiny model, to see that this runs")
     arguments.add_argument("--only", help="the backend to run (torch or jax); both where they are installed")
     given = arguments.parse_args()
-    size = ON_CPU if given.cpu else ON_GPU
+    size = size_of(given.hardware)
     with tempfile.TemporaryDirectory(prefix="cm-hw-") as scratch:
         folder = Path(scratch)
-        _child("torch", size, folder, "--make")
+        made = _child("torch", size, folder, "--make", device=Cpu())
+        if made:
+            sys.exit(f"no model: {made}")
         cases = [case for case in size.cases if given.only in (None, case.backend)]
         results = {case.name: _child(case.backend, size, folder, "--case", *vars(case).values()) for case in cases}
     return _report(results, cases)
 
 
-def _child(backend: str, size: Size, folder: Path, *arguments: str) -> dict[str, Any]:
+def _child(backend: str, size: Size, folder: Path, *arguments: str, device: Device | None = None) -> dict[str, Any]:
     """What a process in the environment of `backend` answers; `error` when it fails."""
-    worker = environment(f"train/{backend}", find_slice(size.hardware).device)
+    worker = environment(f"train/{backend}", device or find_slice(size.hardware).device)
     command = [worker.python or sys.executable, __file__, "child", size.hardware, str(folder), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **worker.variables}, timeout=240, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -128,7 +143,7 @@ def _report(results: dict[str, dict[str, Any]], cases: list[Case]) -> int:
         failed += [case.name] if result["difference"] > BOUNDS[case.dtype] else []
     print(
         json.dumps(
-            {"check": "train_gpu", "passed": not failed, "failed": failed, "bound": BOUNDS, "source": "measured", "figures": results}
+            {"check": "train_on_chip", "passed": not failed, "failed": failed, "bound": BOUNDS, "source": "measured", "figures": results}
         )
     )
     return int(bool(failed))
@@ -136,7 +151,7 @@ def _report(results: dict[str, dict[str, Any]], cases: list[Case]) -> int:
 
 def child(hardware: str, folder: Path, *arguments: str) -> None:
     """The process of one run: answers with one line of JSON."""
-    size = ON_CPU if hardware == "cpu" else ON_GPU
+    size = size_of(hardware)
     if arguments[0] == "--make":
         _make(size, folder)
         print("{}")
@@ -149,14 +164,14 @@ def _make(size: Size, folder: Path) -> None:
     """Write the model, and what the JAX backend holds itself against."""
     model = folder / "model"
     model.mkdir()
-    if size is ON_CPU:
+    if not size.config:
         write_random("tiny_llama@0", model)
     else:
         import torch
         from transformers import AutoModelForCausalLM, LlamaConfig
 
         torch.manual_seed(0)
-        AutoModelForCausalLM.from_config(LlamaConfig(**{**architecture_config("tiny_llama"), **LARGE})).save_pretrained(model)
+        AutoModelForCausalLM.from_config(LlamaConfig(**{**architecture_config("tiny_llama"), **size.config})).save_pretrained(model)
     from crossmesh.models.probe import probe_tokens, reference
     from crossmesh.models.weights import folder_digests
 
