@@ -32,6 +32,7 @@ from crossmesh.console import Console
 from crossmesh.environments import WorkerEnvironment, environment
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
+from crossmesh.head_watch import watched
 from crossmesh.leftovers import clear, end_processes, guarded
 from crossmesh.signals import signal_handlers, terminate_like_interrupt
 from crossmesh.spec.services import StorageSpec
@@ -75,7 +76,7 @@ def ray_session(storage: StorageSpec) -> Iterator[Session]:
         yield Session(ray.get_runtime_context().gcs_address, False, None)
         return
     address = users_cluster()
-    with _existing(address) if address else _local(storage) as session, terminate_like_interrupt():
+    with _existing(address) if address else _local(storage) as session, watched(session.address), terminate_like_interrupt():
         yield session
 
 

@@ -114,6 +114,8 @@ VARIABLES = (
         "set",
         "150: after `ray job stop` a job ends its step and stores a checkpoint; Ray would kill it after 3 s.",
     ),
+    Variable("RAY_gcs_storage", "set", "rocksdb: the head's GCS keeps what it knows on disk, and goes on from there when it died."),
+    Variable("RAY_gcs_storage_path", "set", "Where: a folder of the head's own disk, of one cluster."),
     # Set in serving workers.
     Variable("VLLM_TARGET_DEVICE", "set", "The platform of the engine: beside libtpu vLLM finds two and refuses to start."),
     Variable(

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +55,10 @@ class ByHand:
         os.kill(pid, signal.SIGKILL)
         return pid
 
+    def end(self) -> None:
+        """End every process of the cluster; what the GCS knew stays on disk."""
+        end_processes(self.folder, grace_s=0.0, ask_s=5.0)
+
     def _start(self, kind: str, *arguments: str, more: dict[str, str] | None = None) -> None:
         agent = f"--dashboard-agent-listen-port={free_port('127.0.0.1')}"
         command = [sys.executable, str(_RAY), "start", *arguments, agent, "--node-ip-address=127.0.0.1", "--object-store-memory=100000000"]
@@ -92,6 +96,5 @@ def cluster_by_hand(gpus: int) -> Iterator[ByHand]:
         cluster.environment["RAY_ADDRESS"] = f"127.0.0.1:{port}"
         yield cluster
     finally:
-        with suppress(OSError):
-            end_processes(folder, grace_s=0.0, ask_s=5.0)
+        cluster.end()
         shutil.rmtree(folder, ignore_errors=True)

@@ -127,6 +127,15 @@ def test_every_node_runs_one_python_minor_version_and_one_ray(checkout: Path, la
     assert locks == {"3.12"}
 
 
+def test_what_the_head_knows_outlives_the_process_that_has_it(launcher: dict[str, Any], kubernetes: dict[str, Any]) -> None:
+    *_, keeper, start = launcher["head_start_ray_commands"]
+    assert "RAY_gcs_storage=rocksdb RAY_gcs_storage_path=$HOME/" in start
+    port = re.findall(r"ray start --head --port=(\d+)", start)
+    assert re.findall(r"/head_keeper\.py (\d+) < /dev/null", keeper) == port
+    kept = kubernetes["spec"]["gcsFaultToleranceOptions"]
+    assert (kept["backend"], kept["storage"]["deletionPolicy"]) == ("rocksdb", "DeleteWithCluster")
+
+
 def every_image(kubernetes: dict[str, Any]) -> list[tuple[str, str]]:
     groups = [kubernetes["spec"]["headGroupSpec"], *kubernetes["spec"]["workerGroupSpecs"]]
     parted = [container["image"].partition(":") for group in groups for container in group["template"]["spec"]["containers"]]
