@@ -51,7 +51,7 @@ def _left_by_an_actor(group: PlacementGroupTableData) -> bool:
 
 @dataclass(frozen=True)
 class Node:
-    """A node that Ray takes for alive."""
+    """A node that Ray takes for alive and that stays."""
 
     id: str
     resources: Mapping[str, float]
@@ -63,9 +63,9 @@ class Node:
 
 
 def nodes() -> list[Node]:
-    """The nodes of the cluster."""
-    free = ray._private.state.available_resources_per_node()
-    known = [node for node in ray.nodes() if node["Alive"]]
+    """The nodes of the cluster, but those that have notice that they are taken away."""
+    free, going = ray._private.state.available_resources_per_node(), ray._private.state.state.get_draining_nodes()
+    known = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in going]
     return [Node(node["NodeID"], node["Resources"], free.get(node["NodeID"], {}), node["Labels"], _answers(node)) for node in known]
 
 

@@ -11,6 +11,7 @@ from crossmesh.hardware.devices import Tpu
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.training import BatchSpec, HardwareSpec, MeshSpec, PackingSpec
+from crossmesh.train import nodes
 from crossmesh.train.nodes import Node
 from crossmesh.train.slices import broken, usable, whole
 
@@ -67,9 +68,9 @@ def test_the_rows_of_every_step_stay_the_same(mode: str) -> None:
 
 def test_only_whole_free_slices_count() -> None:
     device = find_slice("gpu_2xh100").device
-    nodes = [gpu("a", 2, 2), gpu("b", 2, 1), gpu("c", 1, 1), gpu("d", 2, 2, "A100"), gpu("e", 8, 5)]
-    assert whole(device, nodes, free=True) == 1 + 0 + 0 + 0 + 2
-    assert whole(device, nodes, free=False) == 1 + 1 + 0 + 0 + 4
+    seen = [gpu("a", 2, 2), gpu("b", 2, 1), gpu("c", 1, 1), gpu("d", 2, 2, "A100"), gpu("e", 8, 5)]
+    assert whole(device, seen, free=True) == 1 + 0 + 0 + 0 + 2
+    assert whole(device, seen, free=False) == 1 + 1 + 0 + 0 + 4
 
 
 def test_a_tpu_slice_counts_with_all_its_hosts_only_and_what_is_left_of_one_is_known() -> None:
@@ -77,11 +78,11 @@ def test_a_tpu_slice_counts_with_all_its_hosts_only_and_what_is_left_of_one_is_k
     assert isinstance(device, Tpu)
     assert device.hosts == 2
     other = replace(device, accelerator_type="v6e-16")
-    nodes = [tpu(device, "a", 0), tpu(device, "a", 1), tpu(device, "b", 0), tpu(device, "c", 0), tpu(device, "c", 1, busy=True)]
-    nodes += [tpu(other, "d", 0), tpu(other, "d", 1)]
-    assert whole(device, nodes, free=True) == 1
-    assert whole(device, nodes, free=False) == 2
-    assert {name: [node.id for node in hosts] for name, hosts in broken(device, nodes).items()} == {"b": ["b0"]}
+    seen = [tpu(device, "a", 0), tpu(device, "a", 1), tpu(device, "b", 0), tpu(device, "c", 0), tpu(device, "c", 1, busy=True)]
+    seen += [tpu(other, "d", 0), tpu(other, "d", 1)]
+    assert whole(device, seen, free=True) == 1
+    assert whole(device, seen, free=False) == 2
+    assert {name: [node.id for node in hosts] for name, hosts in broken(device, seen).items()} == {"b": ["b0"]}
 
 
 def test_hosts_that_are_a_slice_each_count_each() -> None:
@@ -101,3 +102,12 @@ def test_a_spec_on_fewer_slices_differs_in_mesh_and_micro_batch_only() -> None:
     spec = elastic(2, 1)
     one = asdict(spec.on_slices(1))
     assert {key for key, value in asdict(spec).items() if one[key] != value} == {"mesh", "batch"}
+
+
+def test_a_node_that_has_notice_is_not_counted_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = [{"NodeID": name, "Alive": name != "dead", "Resources": {}, "Labels": {}} for name in ("stays", "goes", "dead")]
+    monkeypatch.setattr(nodes.ray, "nodes", lambda: known)
+    monkeypatch.setattr(nodes.ray._private.state, "available_resources_per_node", lambda: {"stays": {"GPU": 1.0}})
+    monkeypatch.setattr(nodes.ray._private.state.state, "get_draining_nodes", lambda: {"goes": 1})
+    monkeypatch.setattr(nodes, "_answers", lambda _: True)
+    assert [(node.id, node.free) for node in nodes.nodes()] == [("stays", {"GPU": 1.0})]
