@@ -36,16 +36,21 @@ class Doctor:
     storage: Path
     modules: Path
 
-    def run(self, *arguments: str) -> tuple[int, dict[str, Any], str]:
-        """Exit code, result and what was written to stderr."""
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        """The job, as a user would start it."""
         path = os.pathsep.join([self.cluster.environment["PYTHONPATH"], str(self.modules)])
         environment = {**self.cluster.environment, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "MY_API_KEY": "a-secret-of-the-driver"}
         command = [sys.executable, str(self.checkout / "jobs" / "doctor.py"), f"storage.root={self.storage}", "output=json", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400, check=False)
-        assert done.stdout, done.stderr
-        assert "Traceback" not in done.stderr
-        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return done.returncode, found, done.stderr
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+    def run(self, *arguments: str) -> tuple[int, dict[str, Any], str]:
+        """Exit code, result and what was written to stderr."""
+        job = self.start(*arguments)
+        out, said = job.communicate(timeout=400)
+        assert out, said
+        assert "Traceback" not in said
+        found: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return job.returncode, found, said
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +182,14 @@ def test_a_node_that_does_not_answer_is_a_finding(doctor: Doctor) -> None:
         start = time.monotonic()
         code, found, _ = doctor.run("node_timeout_s=15")
         assert time.monotonic() - start < 120
+        job = doctor.start("node_timeout_s=300")
+        for line in job.stderr:
+            if "nodes" in line and "/" in line:
+                break
+        job.send_signal(signal.SIGINT)
+        start = time.monotonic()
+        job.communicate(timeout=100)
+        assert (job.returncode, time.monotonic() - start < 60) == (130, True)
     finally:
         os.kill(raylet, signal.SIGCONT)
     assert code == 1

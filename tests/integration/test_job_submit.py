@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from emulated_cluster import EmulatedCluster, emulated_cluster
+from emulated_cluster import EmulatedCluster, EmulatedNode, emulated_cluster
 from tiny_job import TINY
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
@@ -139,3 +139,16 @@ def wait_for_step(storage: Path, step: int, exclude: Path) -> Path:
                 return events.parent
         time.sleep(0.2)
     raise AssertionError(sorted(storage.glob("trials/*")))
+
+
+def test_the_doctor_looks_at_the_cluster_that_it_is_submitted_to(cluster: EmulatedCluster, copy: Path, storage: Path) -> None:
+    """Last: the cluster has one more node from here on."""
+    cluster.add(EmulatedNode({"other": 1}, num_cpus=3))
+    command = [sys.executable, "jobs/doctor.py", f"storage.root={storage}", "output=json", "node_timeout_s=240"]
+    told, _ = ray(cluster, "submit", "--working-dir", str(copy), "--", *command).communicate(timeout=400)
+    found = json.loads(next(line for line in told.splitlines() if line.startswith('{"findings"')))
+    (node,) = found["nodes"]
+    assert "(3 CPUs)" in node["title"]
+    rows = {one["name"]: one for one in node["findings"]}
+    assert rows["storage, shared"]["status"] == rows["clock, skew"]["status"] == "ok"
+    assert "looking at 1 node of the cluster" in told

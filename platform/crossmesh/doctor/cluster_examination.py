@@ -5,9 +5,10 @@ Every question has a time limit, and a node that does not answer in it is a find
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import replace
+from queue import Queue
+from threading import Semaphore, Thread
 from typing import Any
 
 import ray
@@ -60,7 +61,10 @@ def _examined(spec: ExperimentSpec, console: Console, start_nodes: bool, timeout
     findings.insert(0, ok("nodes", said + (f"; {gone} were here and are gone" if gone else "")))
     if not probed:
         return Report(tuple(findings))
-    with console.stage(f"looking at {len(probed)} nodes of the cluster") as stage, offered(spec.storage.path) as shared:
+    with (
+        console.stage(f"looking at {len(probed)} {'node' if len(probed) == 1 else 'nodes'} of the cluster") as stage,
+        offered(spec.storage.path) as shared,
+    ):
         return Report(tuple(findings), tuple(_visited(spec, probed, shared, timeout_s, stage)))
 
 
@@ -85,13 +89,28 @@ def _missing(spec: ExperimentSpec, console: Console, *, start_nodes: bool) -> Fi
 
 def _visited(spec: ExperimentSpec, probed: Sequence[Probed], shared: Shared, timeout_s: float, stage: Stage) -> Iterator[NodeReport]:
     """The reports in the order of `probed`; progress as they come."""
+    found: dict[int, tuple[Finding, ...]] = {}
+    answers: Queue[tuple[int, tuple[Finding, ...] | Exception]] = Queue()
+    slots = Semaphore(_AT_ONCE)
+
+    def run(index: int, one: Probed) -> None:
+        with slots:
+            try:
+                answers.put((index, _visit(spec, one, shared, timeout_s)))
+            except Exception as error:  # noqa: BLE001  # Raised again below.
+                answers.put((index, error))
+
     stage.progress("nodes", 0, len(probed))
-    with ThreadPoolExecutor(min(_AT_ONCE, len(probed))) as pool:
-        tasks = [pool.submit(_visit, spec, one, shared, timeout_s) for one in probed]
-        for done, _ in enumerate(as_completed(tasks), 1):
-            stage.progress("nodes", done, len(probed))
-        for one, task in zip(probed, tasks, strict=True):
-            yield NodeReport(one.node.id, one.node.address, one.title, one.alike, task.result())
+    for one in enumerate(probed):  # Daemons: Ctrl-C does not wait for a node that is stuck.
+        Thread(target=run, args=one, daemon=True, name=f"doctor-node-{one[0]}").start()
+    while len(found) < len(probed):
+        index, answer = answers.get()
+        if isinstance(answer, Exception):
+            raise answer
+        found[index] = answer
+        stage.progress("nodes", len(found), len(probed))
+    for index, node in enumerate(probed):
+        yield NodeReport(node.node.id, node.node.address, node.title, node.alike, found[index])
 
 
 def _visit(spec: ExperimentSpec, probed: Probed, shared: Shared, timeout_s: float) -> tuple[Finding, ...]:
