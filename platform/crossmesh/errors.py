@@ -22,6 +22,15 @@ class InputError(CrossmeshError, ValueError):
     exit_code = 2
 
 
+class ChoiceError(InputError):
+    """A value that is none of those that its key takes."""
+
+    def __init__(self, message: str, key: str, allowed: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.key = key
+        self.allowed = allowed
+
+
 class RejectedError(CrossmeshError):
     """Refused before start: the plan does not fit, or the planned budget is exceeded."""
 
@@ -41,13 +50,13 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
 
 
 def require_choice(key: str, value: str, allowed: Iterable[str]) -> None:
-    """Raise `InputError` unless `value` is one of `allowed`; the message names the key and the nearest valid value."""
+    """Raise `ChoiceError` unless `value` is one of `allowed`; the message names the key and the nearest valid value."""
     options = sorted(allowed)
     if value in options:
         return
     guess = nearest(value, options)
     hint = f" Did you mean {guess!r}?" if guess else ""
-    raise InputError(f"{key}={value!r} is not known. Allowed: {', '.join(options)}.{hint}")
+    raise ChoiceError(f"{key}={value!r} is not known. Allowed: {', '.join(options)}.{hint}", key, tuple(options))
 
 
 def require(condition: bool, key: str, value: object, allowed: str) -> None:

@@ -1,6 +1,7 @@
 """Start a job by its verb; loads nothing but the standard library until it is known which job that is."""
 
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 
 from crossmesh import __version__
@@ -17,7 +18,9 @@ def main() -> None:
         _say(screen())
     elif verb == "--version":
         _say(f"crossmesh {__version__}")
-    elif verb in verbs():
+    elif verb == "completion":
+        _complete(sys.argv[2:])
+    elif verb in (*verbs(), "schema"):
         require_packages()
         del sys.argv[1]  # What follows is the job's own command line.
         _run(verb)
@@ -33,7 +36,19 @@ def run_verb(verb: str) -> None:
 
 
 def _run(verb: str) -> None:
-    import_module(f"crossmesh.jobs.{verb}").main()
+    import_module("crossmesh.command.schema" if verb == "schema" else f"crossmesh.jobs.{verb}").main()
+
+
+def _complete(arguments: Sequence[str]) -> None:
+    from crossmesh.command.completion import SHELLS, script, words  # `json` is not needed to start a job.
+
+    if len(arguments) == 2 and arguments[0] == "words":
+        _say("\n".join(words(arguments[1])))
+    elif len(arguments) == 1 and arguments[0] in SHELLS:
+        _say(script(arguments[0]))
+    else:
+        print("crossmesh: completion is of a shell. Write: source <(crossmesh completion bash), or zsh.", file=sys.stderr)  # noqa: T201
+        sys.exit(_BAD_INPUT)
 
 
 def _say(text: str) -> None:

@@ -25,7 +25,7 @@ def line_of(verb: str) -> str:
 
 def screen() -> str:
     """What `crossmesh --help` shows."""
-    wide = max(map(len, verbs())) + 2
+    wide = len("completion") + 2
     listed = [f"  {verb:{wide}}{textwrap.shorten(line_of(verb), COLUMNS - wide - 2, placeholder='...')}" for verb in verbs()]
     return "\n".join(
         [
@@ -34,6 +34,8 @@ def screen() -> str:
             "Usage: crossmesh VERB [group=file] [key=value] ...",
             "",
             *listed,
+            f"  {'completion':{wide}}Print what bash or zsh needs to complete verbs, groups and keys",
+            f"  {'schema':{wide}}Print the JSON schema of the files under conf/, for editors",
             "",
             "crossmesh VERB --help shows the keys of a verb, --help-all those of every group,",
             "--cfg job what a command line resolves to; -m sweeps a=1,2.",
@@ -44,7 +46,7 @@ def screen() -> str:
 
 def unknown(verb: str) -> str:
     """What is wrong with a verb that does not exist, and which may be meant."""
-    known = verbs()
+    known = (*verbs(), "completion", "schema")
     close = difflib.get_close_matches(verb, known, n=1, cutoff=0.5)
     hint = f" Did you mean {close[0]}?" if close else ""
     return f"there is no verb {verb!r}.{hint} Allowed: {', '.join(known)}. crossmesh --help says what each does."

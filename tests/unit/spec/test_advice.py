@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import importlib
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -10,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from crossmesh.command.schema import keys_of as own_keys
 from crossmesh.command.verbs import verbs
-from crossmesh.spec.compose import JobKeys
 from crossmesh.spec.schema import known_keys
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -56,9 +55,7 @@ TARGETS = sorted({(where, match[1]) for where, text in TEXTS for match in _MAKE.
 
 @cache
 def keys_of(job: str, conf: Path) -> frozenset[str]:
-    module = importlib.import_module(f"crossmesh.jobs.{job}")
-    own = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, JobKeys) and one is not JobKeys]
-    keys = own[0] if len(own) == 1 else next((one for one in own if one.__module__ == module.__name__), JobKeys)
+    keys = own_keys(job)
     assert dataclasses.is_dataclass(keys)
     groups = {folder.name for folder in conf.iterdir() if folder.is_dir()}
     return frozenset(known_keys(keys, conf)) | groups
