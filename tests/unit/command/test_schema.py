@@ -31,7 +31,9 @@ def test_every_file_names_its_schema_and_is_valid(conf, kept):
     assert len(files) > 80
     for file in files:
         text = file.read_text(encoding="utf-8")
-        address, _, pointer = text.partition("\n")[0].removeprefix("# yaml-language-server: $schema=").partition("#")
+        head = text.splitlines()
+        named = head[1] if head[0].startswith("# @package") else head[0]  # Hydra reads its own line where it is the first.
+        address, _, pointer = named.removeprefix("# yaml-language-server: $schema=").partition("#")
         assert (file.parent / address).resolve() == (conf / "schema.json").resolve(), file
         whole = file.parent == conf or "@package _global_" in text
         assert pointer == ("" if whole else f"/$defs/{file.parent.name}"), file
