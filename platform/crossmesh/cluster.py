@@ -31,6 +31,7 @@ from crossmesh.autoscaler import failed_launches, said_of
 from crossmesh.console import Console
 from crossmesh.environments import WorkerEnvironment, environment
 from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.growth import Growth, read_view
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.head_watch import watched
 from crossmesh.leftovers import clear, end_processes, guarded
@@ -43,6 +44,9 @@ _CONNECT_S = 10.0
 
 QUIET_S = 60.0
 """How often a person is told what is waited for."""
+
+_WATCH_S = 5.0
+"""How often a cluster is looked at while nodes are waited for."""
 
 _NODE_SHARE = 0.001
 """Of a node's custom resource: enough to be sent there, too little to keep anybody else out."""
@@ -219,13 +223,11 @@ def call_worker(kind: str, device: Device, function: Callable[..., _Result], *ar
     lacks is an `InputError` that names the lock which has it.
     """
     worker = environment(kind, device)
+    watch = _bring_up(worker, device)
     with task_options(worker, device) as options:
         task = ray.remote(function).options(**options).remote(*arguments)
-        since_s = time.time()
         try:
-            while not ray.wait([task], timeout=QUIET_S)[0]:
-                if waiting := waited_for(device, since_s):
-                    Console().say(waiting)
+            _wait(lambda wait_s: bool(ray.wait([task], timeout=wait_s)[0]), device, watch)
             result: _Result = ray.get(task)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, CrossmeshError):
@@ -233,10 +235,40 @@ def call_worker(kind: str, device: Device, function: Callable[..., _Result], *ar
             if missing := lacking(str(error.cause), worker, device):
                 raise InputError(missing) from None
             raise
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, InputError):
             cancel_task(task)
             raise
     return result
+
+
+def _bring_up(worker: WorkerEnvironment, device: Device) -> Growth | None:
+    """Wait until the user's cluster has a node for `worker`, and return what watches for one that never comes; None on a local Ray.
+
+    A helper takes no chip, so that asking for it alone would start a node with any number of these GPUs; training needs all of them on one
+    node. A placement group asks for that node, and goes when it is there. TPU slices are asked for by `task_options`.
+    """
+    if isinstance(device, Cpu) or worker.kind == "head" or users_cluster() is None:
+        return None
+    if isinstance(device, Tpu):
+        return Growth(device)
+    chips = device.count if worker.kind.startswith("train/") else 1
+    watch, seen = Growth(device, chips), read_view()
+    if seen is not None and not any(node.is_of(device, chips) for node in seen.nodes):
+        with held_hosts(device, 1) as hosts:
+            _wait(hosts.wait, device, watch)
+    return watch
+
+
+def _wait(arrived: Callable[[float], bool], device: Device, watch: Growth | None) -> None:
+    """Wait until `arrived`, called with seconds to wait, says so; meanwhile `watch` looks, and the person hears why it takes long."""
+    since_s, told_at = time.time(), time.monotonic()
+    while not arrived(_WATCH_S):
+        if watch:
+            watch.check()
+        if time.monotonic() - told_at >= QUIET_S:
+            told_at = time.monotonic()
+            if waiting := waited_for(device, since_s):
+                Console().say(waiting)
 
 
 def waited_for(device: Device, since_s: float) -> str:
@@ -277,7 +309,7 @@ def cancel_task(task: Any, wait_s: float = 0.0) -> None:
 
 @dataclass(frozen=True)
 class Hosts:
-    """The hosts of TPU slices as Ray is asked for them: a placement group with one bundle on each, which takes no chip."""
+    """Nodes as Ray is asked for them: a placement group with one bundle on each; a TPU host's takes no chip, a GPU node's takes all."""
 
     bundles: tuple[Mapping[str, float], ...]
     labels: Mapping[str, str]
@@ -290,18 +322,20 @@ class Hosts:
         return placement_group([dict(one) for one in self.bundles], strategy=self.strategy, bundle_label_selector=selectors)
 
 
-def hosts_of(device: Tpu, slices: int) -> Hosts:
-    """All hosts of `slices` slices like `device`, and hosts of no other kind of slice.
+def hosts_of(device: Gpu | Tpu, slices: int) -> Hosts:
+    """All hosts of `slices` slices like `device`, and hosts of no other kind of slice; for GPUs so many nodes with all of them.
 
     Chip and pod type are asked for: `accelerator_type:TPU-V5P` alone would be met by a host of any v5p slice. All hosts are asked for at
     once, because KubeRay adds whole slices only: Ray's own reservation of a slice asks for its first host, and waits for ever where no
     slice is there yet.
     """
+    if isinstance(device, Gpu):
+        return Hosts(({"GPU": device.count, device.node_resource: _NODE_SHARE},) * slices, {})
     return Hosts(({device.node_resource: _NODE_SHARE},) * (device.hosts * slices), device.host_labels)
 
 
 @contextmanager
-def held_hosts(device: Tpu, slices: int) -> Iterator[PlacementGroup]:
+def held_hosts(device: Gpu | Tpu, slices: int) -> Iterator[PlacementGroup]:
     """Ask for the hosts of `slices` slices, without waiting for them, and let them go with the block."""
     hosts = hosts_of(device, slices).reserve()
     try:

@@ -9,9 +9,11 @@ from ray.autoscaler._private.kuberay.node_provider import IKubernetesHttpApiClie
 from ray.autoscaler.v2.instance_manager.cloud_providers.kuberay.cloud_provider import KubeRayProvider
 from ray.autoscaler.v2.instance_manager.config import AutoscalingConfig
 from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingRequest
+from ray.autoscaler.v2.schema import AutoscalerInstance
 from ray.autoscaler.v2.utils import ResourceRequestUtil
-from ray.core.generated.autoscaler_pb2 import GangResourceRequest
+from ray.core.generated.autoscaler_pb2 import GangResourceRequest, NodeState, NodeStatus
 from ray.core.generated.common_pb2 import LabelSelectorOperator
+from ray.core.generated.instance_manager_pb2 import Instance, NodeKind
 
 _IN = LabelSelectorOperator.Value("LABEL_OPERATOR_IN")
 _Constraint = ResourceRequestUtil.PlacementConstraintType
@@ -31,8 +33,8 @@ class Gang:
     strategy: str = "PACK"
 
 
-def launched(config: Mapping[str, Any], *gangs: Gang) -> dict[str, int]:
-    """Nodes that Ray's scheduler launches of each type for `gangs` on a cluster that has none.
+def launched(config: Mapping[str, Any], *gangs: Gang, up: Sequence[str] = ()) -> dict[str, int]:
+    """Nodes that Ray's scheduler launches of each type for `gangs` on a cluster that has idle nodes of the types `up`, from zero without.
 
     Raises `InfeasibleError` when a gang can never be placed.
     """
@@ -43,11 +45,36 @@ def launched(config: Mapping[str, Any], *gangs: Gang) -> dict[str, int]:
             node_type_configs=loaded.get_node_type_configs(),
             max_num_nodes=loaded.get_max_num_nodes(),
             gang_resource_requests=[_request(index, gang) for index, gang in enumerate(gangs)],
+            current_instances=[_running(config, kind, index) for index, kind in enumerate(up)],
         )
     )
     if reply.infeasible_gang_resource_requests:
         raise InfeasibleError(reply.infeasible_gang_resource_requests)
     return {one.instance_type: one.count for one in reply.to_launch}
+
+
+def _running(config: Mapping[str, Any], kind: str, index: int) -> AutoscalerInstance:
+    """A node of that type, with the labels that Ray itself gives the hosts of a slice: all of the type are of one."""
+    entry = config["available_node_types"][kind]
+    resources = {name: float(amount) for name, amount in entry["resources"].items()}
+    labels = dict(entry.get("labels", {}))
+    if "ray.io/tpu-pod-type" in labels:
+        labels |= {"ray.io/tpu-slice-name": kind, "ray.io/tpu-worker-id": str(index)}
+        if index:
+            resources = {name: amount for name, amount in resources.items() if not name.endswith("-head")}
+    identity = f"{kind}-{index}"
+    return AutoscalerInstance(
+        identity,
+        NodeState(
+            node_id=identity.encode(),
+            ray_node_type_name=kind,
+            available_resources=resources,
+            total_resources=resources,
+            labels=labels,
+            status=NodeStatus.IDLE,
+        ),
+        Instance(instance_id=identity, instance_type=kind, status=Instance.RAY_RUNNING, node_id=identity, node_kind=NodeKind.WORKER),
+    )
 
 
 def _request(index: int, gang: Gang) -> GangResourceRequest:

@@ -23,16 +23,6 @@ ON_KUBERNETES = (*ON_GCP, "tpu_v5p_16", "tpu_v6e_16")
 
 
 @pytest.fixture(scope="module")
-def launcher(checkout: Path) -> dict[str, Any]:
-    return dict(yaml.safe_load((checkout / "cluster.yaml").read_text()))
-
-
-@pytest.fixture(scope="module")
-def kubernetes(checkout: Path) -> dict[str, Any]:
-    return dict(yaml.safe_load((checkout / "conf" / "cluster" / "raycluster.yml").read_text()))
-
-
-@pytest.fixture(scope="module")
 def kubernetes_types(kubernetes: dict[str, Any]) -> dict[str, Any]:
     """Node types as Ray's autoscaler reads them from the RayCluster, which also validates them."""
     loaded = _derive_autoscaling_config_from_ray_cr({**kubernetes, "metadata": {**kubernetes["metadata"], "namespace": "default"}})

@@ -6,15 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 from ray.autoscaler._private.gcp.node_provider import GCPNodeProvider
 from ray.autoscaler._private.providers import _get_node_provider_cls
 from ray.autoscaler._private.updater import NodeUpdater
-
-
-@pytest.fixture(scope="module")
-def launcher(checkout: Path) -> dict[str, Any]:
-    return dict(yaml.safe_load((checkout / "cluster.yaml").read_text()))
 
 
 def test_the_provider_of_the_file_can_be_imported(launcher: dict[str, Any]) -> None:
