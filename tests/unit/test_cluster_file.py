@@ -145,7 +145,7 @@ def test_every_connection_needs_the_token_and_the_dashboard_stays_on_the_head(la
     assert launcher["file_mounts"]["~/.ray/auth_token"] == "~/.ray/auth_token"
     assert launcher["provider"]["use_internal_ips"]
     head = kubernetes["spec"]["headGroupSpec"]
-    assert (head["serviceType"], head["rayStartParams"]["dashboard-host"], "enableIngress" in head) == ("ClusterIP", "127.0.0.1", False)
+    assert (head["serviceType"], kubernetes["spec"]["authOptions"]["mode"], "enableIngress" in head) == ("ClusterIP", "token", False)
     environments = [kubernetes["spec"]["autoscalerOptions"]["env"]]
     environments += [group["template"]["spec"]["containers"][0]["env"] for group in (head, *kubernetes["spec"]["workerGroupSpecs"])]
     for variables in environments:
