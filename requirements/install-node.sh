@@ -35,6 +35,8 @@ python3 -c 'import ensurepip' 2>/dev/null || { # Ubuntu's Python comes without i
 }
 test -x ~/uv/bin/uv || { python3 -m venv ~/uv && ~/uv/bin/pip install -q "uv==$uv_version"; }
 install "$ray" head
+mkdir -p ~/.local/bin # Which login shells have in their PATH: `ray down` calls `ray stop` by its name.
+ln -sfn "$ray/bin/ray" ~/.local/bin/ray
 for pair in "$@"; do
     if [ "${pair#*=}" = head ]; then
         ln -sfn "$ray" ~/"crossmesh-${pair%%=*}"

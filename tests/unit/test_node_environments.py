@@ -185,6 +185,12 @@ def test_the_head_s_environments_have_the_python_that_their_locks_were_compiled_
     assert f"--torch-backend cpu {torch[0]}" in told
 
 
+def test_rays_command_is_where_login_shells_look(checkout: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    installed(checkout, "install-node.sh train-jax=tpu-train", home)
+    assert (home / ".local" / "bin" / "ray").readlink() == home / "crossmesh-venv" / "bin" / "ray"
+
+
 def test_a_gpu_node_runs_ray_where_torch_is(checkout: Path, tmp_path: Path) -> None:
     launcher = yaml.safe_load((checkout / "cluster.yaml").read_text())
     node = installed(checkout, launcher["available_node_types"]["gpu_2xh100"]["worker_setup_commands"][-1], tmp_path / "home")

@@ -79,8 +79,9 @@ class Cloud:
     # What a test asks for.
 
     def break_next(self, what: str, sort: str, count: int = 1) -> None:
-        """Let something go wrong with the next machines of `sort`."""
+        """Let something go wrong with the next `count` machines of `sort`; 0: no longer."""
         with self._lock:
+            self._faults = [fault for fault in self._faults if (fault.what, fault.sort) != (what, sort)]
             self._faults.append(Fault(what, sort, count))
 
     def preempt(self, name: str) -> None:
