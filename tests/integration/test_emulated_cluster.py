@@ -89,6 +89,9 @@ def test_a_slice_and_gpus_train_at_the_same_time_each_worker_in_its_place(mixed:
     losses = [[step["loss"] for step in history(storage)] for storage in storages.values()]
     assert max(abs(tpu - gpu) / gpu for tpu, gpu in zip(*losses, strict=True)) < 1e-3
     assert losses[0][-1] < losses[0][0] - 0.5
+    # What outlives a run is on the head: an autoscaler takes no node away on which an actor is.
+    (coordinator,) = mixed.state()["actors"]["_AutoscalingCoordinatorActor"]
+    assert "ray.io/accelerator-type" not in coordinator
     assert mixed.state()["free"] | {"TPU": 8.0, "GPU": 2.0, "TPU-v5p-16-head": 1.0} == mixed.state()["free"]
 
 

@@ -90,7 +90,7 @@ class EmulatedCluster:
         return int(_ask(self._process, asdict(node))["raylet"])
 
     def state(self) -> dict[str, Any]:
-        """What Ray's tables say: `nodes` by id with their `labels`, and the resources that are `free`."""
+        """What Ray's tables say: `nodes` by id with their `labels`, labels of the nodes of `actors` by class, and what is `free`."""
         return _ask(self._process, {"state": True})
 
     @property
@@ -167,7 +167,11 @@ def _serve() -> None:
         request = json.loads(line)
         if "state" in request:
             nodes = {node["NodeID"]: {"labels": node["Labels"]} for node in cluster.global_state.node_table() if node["Alive"]}
-            _answer({"nodes": nodes, "free": cluster.global_state.available_resources()})
+            actors: dict[str, list[Any]] = {}
+            for actor in cluster.global_state.actor_table(None).values():
+                if actor["State"] == "ALIVE":
+                    actors.setdefault(actor["ActorClassName"], []).append(nodes.get(actor["Address"]["NodeID"], {}).get("labels"))
+            _answer({"actors": actors, "nodes": nodes, "free": cluster.global_state.available_resources()})
             continue
         if "head_cpus" in request:
             node = cluster.add_node(

@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 
-from crossmesh.cluster import QUIET_S, cancel_task, task_options, why_nodes_are_missing
+from crossmesh.cluster import QUIET_S, cancel_task, task_options, users_cluster, why_nodes_are_missing
 from crossmesh.environments import environment
 from crossmesh.errors import BudgetReachedError, CrossmeshError, InputError, RejectedError
 from crossmesh.files import read_json, write_text
@@ -18,7 +18,7 @@ from crossmesh.hardware.devices import Cpu
 from crossmesh.train.assignment import Assignment
 from crossmesh.train.events import OnEvent, StageEvent, StartEvent, StepEvent, from_json
 from crossmesh.train.loop import DivergedError
-from crossmesh.train.nodes import lost_nodes, release_reservations
+from crossmesh.train.nodes import keep_coordinator_on_head, lost_nodes, release_reservations
 from crossmesh.train.retry import Ending, Failure, FailureKind, judge
 from crossmesh.train.scaling import scaling
 from crossmesh.train.slices import Growth, requests_for
@@ -71,6 +71,8 @@ def run_attempt(assignment: Assignment, on_event: OnEvent, check: Callable[[], N
         f"train/{spec.backend_name}", device, workers_per_node=workers.num_workers, devices_per_worker=workers.devices_per_worker
     )
     on_event(StartEvent(f"starting Ray Train ({spec.backend_name}, {spec.hardware.name}, {_count(workers.num_workers)})"))
+    if users_cluster() is not None:
+        keep_coordinator_on_head()
     with _growth(assignment) as growth, task_options(worker, device, spec.mesh.dcn) as options:
         failure, grows = _run(options, assignment, on_event, check, growth)
     refused, preempted = assignment.error.is_file(), assignment.preempted.exists()

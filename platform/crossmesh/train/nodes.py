@@ -6,18 +6,45 @@ The only file that reads Ray's own tables; it decides nothing about the run.
 import socket
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray import PlacementGroupID
+from ray._common.constants import HEAD_NODE_RESOURCE_NAME
 from ray.core.generated.gcs_pb2 import PlacementGroupTableData
 from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+from crossmesh.environments import environment
+from crossmesh.hardware.devices import Cpu
 
 _LOOK_S = 0.2
 _PATIENCE_S = 20.0
 """How long the actors of an attempt may take to end after it."""
 _CONNECT_S = 5.0
+_START_S = 120.0
+"""How long a worker on the head may take to start."""
+_HEAD_SHARE = 0.001
+"""Of the resource that the head alone has: enough to be sent there."""
+
+
+def keep_coordinator_on_head() -> None:
+    """Have the actor with which Ray Train counts the cluster's resources started on the head, before Ray Train starts it where it runs.
+
+    It outlives the run, and to Ray's autoscaler a node with an actor is never idle: a TPU or GPU node would be paid without end. One that
+    is there already stays where it is.
+    """
+    on_head = {"num_cpus": 0, "max_retries": 0, "resources": {HEAD_NODE_RESOURCE_NAME: _HEAD_SHARE}}
+    task = ray.remote(_start_coordinator).options(**on_head, runtime_env=environment("head", Cpu()).runtime_env).remote()
+    with suppress(ray.exceptions.RayError):  # Ray Train starts it then: the run is none the worse for it.
+        ray.get(task, timeout=_START_S)
+
+
+def _start_coordinator() -> None:
+    from ray.data._internal.cluster_autoscaler import get_or_create_autoscaling_coordinator
+
+    ray.get(get_or_create_autoscaling_coordinator().__ray_ready__.remote())
 
 
 def release_reservations(*, wait: bool) -> int:
