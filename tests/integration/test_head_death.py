@@ -1,6 +1,8 @@
 """The GCS of a cluster's head dies, with real processes: a training and a server go on, and no request fails."""
 
 import json
+import re
+import signal
 import subprocess
 import sys
 import threading
@@ -100,3 +102,48 @@ def wait_for_checkpoint(storage: Path, job: "subprocess.Popen[str]", log: Path) 
         assert job.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.2)
+
+
+def test_a_head_that_stays_away_ends_a_job_with_one_message_and_the_same_command_goes_on(checkout: Path, tmp_path: Path) -> None:
+    log, storage = tmp_path / "train.log", tmp_path / "trained"
+    steps = ("optim.steps=1000", "checkpoint.every_steps=20", "hardware=gpu_1xh100", "backend=torch", f"storage.root={storage}")
+    with cluster_by_hand(1) as cluster:
+        job = start(cluster, checkout, log, "finetune", *TINY, *steps)
+        wait_for_checkpoint(storage, job, log)
+        killed_at = time.monotonic()
+        cluster.kill_gcs()
+        job.wait(timeout=120)
+        assert time.monotonic() - killed_at < 60
+        assert job.returncode == 1, log.read_text()
+        last = log.read_text().strip().splitlines()[-1]
+        assert last.startswith(f"crossmesh: The head of the Ray cluster at 127.0.0.1:{cluster.port} has not answered for 45 s")
+        assert "Check failed" not in log.read_text()
+        assert "*** SIGABRT" not in log.read_text()
+
+        cluster.end()  # What is left of it: on a machine, `ray stop`.
+        cluster.start_head()
+        cluster.add_gpu()
+        again = start(cluster, checkout, log, "finetune", *TINY, *steps)
+        stopped = int(wait_for_text(log, r"continuing after step (\d+) of 1000", again)[1])
+        assert stopped >= 20
+        deadline = time.monotonic() + _PATIENCE_S
+        while last_step(log) <= stopped:
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.2)
+        again.send_signal(signal.SIGINT)
+        assert again.wait(timeout=120) == 130
+
+
+def last_step(log: Path) -> int:
+    """The last step that was told since the run went on."""
+    return max((int(step) for step in re.findall(r"steps (\d+)/1000", log.read_text().partition("continuing after step")[2])), default=0)
+
+
+def wait_for_text(log: Path, pattern: str, job: "subprocess.Popen[str]") -> re.Match[str]:
+    """The first place in `log` that matches."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while (found := re.search(pattern, log.read_text())) is None:
+        assert job.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.2)
+    return found
