@@ -47,7 +47,7 @@ class Box:
     _process: "subprocess.Popen[str]"
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Ask the cloud: `state`, or one of `fault` (with `sort`) and `preempt`."""
+        """Ask the cloud: `state`, or one of `fault` (with `sort`) and `preempt`; or for a machine beside it: `boot` (with `address`)."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
@@ -58,17 +58,17 @@ class Box:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def start(self, command: str, log: Path, address: str = LAPTOP) -> "subprocess.Popen[bytes]":
+    def start(self, command: str, log: Path, address: str = LAPTOP, user: str = "ubuntu") -> "subprocess.Popen[bytes]":
         """Run a command as a user would, on the laptop or, by its address, on another machine; what it says goes to `log`."""
         ssh = ["ssh", "-q", "-i", str(self.folder / "admin"), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"]
         inside = ["nsenter", "-t", self._first(), "-n", "-m", "--"]
         with log.open("ab") as out:
-            return subprocess.Popen([*inside, *ssh, f"ubuntu@{address}", command], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+            return subprocess.Popen([*inside, *ssh, f"{user}@{address}", command], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
-    def run(self, command: str, log: Path, address: str = LAPTOP, timeout: float = 120) -> str:
+    def run(self, command: str, log: Path, address: str = LAPTOP, timeout: float = 120, user: str = "ubuntu") -> str:
         """Run it to its end and return what it said."""
         before = log.stat().st_size if log.exists() else 0
-        code = self.start(command, log, address).wait(timeout)
+        code = self.start(command, log, address, user).wait(timeout)
         said = log.read_bytes()[before:].decode(errors="replace")
         assert code == 0, f"{command}: exit code {code}\n{said}"
         return said
@@ -120,6 +120,8 @@ def _main(folder: Path, outside: str, delay_s: float, variables: Mapping[str, st
         request = json.loads(line)
         if "fault" in request:
             cloud.break_next(request["fault"], request["sort"], request.get("count", 1))
+        if "boot" in request:
+            hosts.boot(request["boot"], request["address"], request["external"], {**trusted, **variables})
         if "preempt" in request:
             cloud.preempt(request["preempt"])
         sys.stdout.write(json.dumps(_state(server)) + "\n")
