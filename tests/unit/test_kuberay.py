@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +69,3 @@ def test_operator_submitter_and_pods_have_one_token(job: dict[str, Any], kuberne
         named = {one["name"]: one for one in container["env"]}
         assert named["RAY_AUTH_MODE"]["value"] == "token"
         assert named["RAY_AUTH_TOKEN"]["valueFrom"]["secretKeyRef"] == secret
-
-
-def test_slurm_runs_one_ray_per_node_and_the_job_once(checkout: Path) -> None:
-    script = checkout / "conf" / "cluster" / "slurm.sbatch"
-    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
-    text = script.read_text()
-    assert {"#SBATCH --ntasks-per-node=1", "#SBATCH --exclusive"} <= set(text.splitlines())  # symmetric-run ends with `ray stop`.
-    arguments = text[text.index("ray symmetric-run") :].replace("\\\n", " ").partition(" -- ")[0].split()
-    assert not {"--head", "--node-ip-address", "--port", "--block"} & set(arguments)  # Which it refuses.
-    assert "RAY_AUTH_MODE=token" in text
