@@ -62,11 +62,12 @@ test-tpu: install .tpu/.installed ## Tests that need the TPUs of this machine: m
 	$(BIN)/uv pip install --quiet --python $(@D)/bin/python --no-deps --require-hashes -r $<
 	@touch $@
 
-lint: install ## Style, types and the floors
+lint: install ## Style, types, the floors and the Dockerfile
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PYTHONPATH=platform $(BIN)/lint-imports
+	$(BIN)/hadolint conf/cluster/Dockerfile
 
 format: install ## Format the code
 	$(BIN)/ruff check --fix .

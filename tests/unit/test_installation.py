@@ -43,7 +43,7 @@ def test_a_command_is_printed_as_it_was_called(monkeypatch, tmp_path):
         ("/a/.venv/bin/python /a/jobs/finetune.py -m", "finetune"),
         ("/a/.venv/bin/python /a/.venv/bin/crossmesh serve serve.port=1", "serve"),
         ("python -m crossmesh ui", "ui"),
-        ("vim /work/crossmesh README.md", None),
+        ("vim /srv/crossmesh README.md", None),
         ("python -m crossmesh.serve.replica", None),
         ("python /srv/somejobs/serve.py.bak", None),
         ("ls jobs/ serve.py", None),
