@@ -275,12 +275,17 @@ def waited_for(device: Device, since_s: float) -> str:
     """What work on `device` has waited for since `since_s` (Unix time) while the cluster has no node with it; empty when there is one."""
     if isinstance(device, Cpu) or ray.cluster_resources().get(device.node_resource, 0) > 0:
         return ""
-    return f"waiting for a node with {device.chip}: the cluster has none yet. {why_nodes_are_missing(since_s)}; Ctrl-C stops"
+    return f"waiting for a node with {device.chip}: the cluster has none yet. {why_nodes_are_missing(device, since_s)}; Ctrl-C stops"
 
 
-def why_nodes_are_missing(since_s: float) -> str:
-    """What the autoscaler could not start since `since_s` (Unix time) and why, or that nothing is known."""
-    return said_of(failed_launches(ray.get_runtime_context().gcs_address, since_s)) or "Nodes may be starting"
+def why_nodes_are_missing(device: Device, since_s: float) -> str:
+    """What the autoscaler could not start since `since_s` (Unix time) and why, or that it starts no more, or that nothing is known."""
+    if failed := said_of(failed_launches(ray.get_runtime_context().gcs_address, since_s)):
+        return failed
+    seen = None if isinstance(device, Cpu) else read_view()
+    if seen and not isinstance(device, Cpu) and seen.refuses(device, device.count if isinstance(device, Gpu) else 1):
+        return "The autoscaler starts no more of them now: all that its file allows are up (max_workers), or it has no such node type"
+    return "Nodes may be starting"
 
 
 def lacking(said: str, worker: WorkerEnvironment, device: Device) -> str:

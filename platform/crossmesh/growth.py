@@ -53,10 +53,17 @@ class ClusterView:
     """Requests that its autoscaler has no node type for, or no more of."""
 
     def never_has(self, device: Gpu | Tpu, chips: int) -> bool:
-        """Whether nodes of `device` are neither up nor to come. A kind of which all are busy is up."""
+        """Whether nodes of `device` are neither up nor to come. A kind of which all are busy is up.
+
+        While other accelerators are up, an autoscaler may only have reached its `max_workers`: ours come when those go.
+        """
         if self.starting or any(node.is_of(device, chips) for node in self.nodes):
             return False
-        return self.fixed or any(device.node_resource in request for request in self.infeasible)
+        return self.fixed or (self.refuses(device, chips) and not any(_kind(node) for node in self.nodes))
+
+    def refuses(self, device: Gpu | Tpu, chips: int) -> bool:
+        """Whether the autoscaler says now that it has no node type for such nodes, or may start no more of them."""
+        return any(device.node_resource in request and request.get("GPU", 0) in (0, chips) for request in self.infeasible)
 
 
 def view_of(reply: GetClusterStatusReply, report: str | bytes | None) -> ClusterView:

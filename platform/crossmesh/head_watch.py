@@ -4,6 +4,7 @@ Ray itself would abort the process after a minute, with a stack of C++ and a sig
 the process ends at once, as a killed one does, and the same command goes on from what is on disk.
 """
 
+import errno
 import os
 import socket
 import sys
@@ -18,6 +19,9 @@ PATIENCE_S = 45.0
 """Less than Ray's own `gcs_rpc_server_reconnect_timeout_s` of 60; a GCS that is started again (`head_keeper.py`) needs seconds."""
 _LOOK_S = 1.0
 _CONNECT_S = 5.0
+_PAUSE_S = 15.0
+"""Between two looks: more means that this process, or its machine, was stopped meanwhile."""
+_ABSENT = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN}
 
 
 class Absence:
@@ -27,11 +31,16 @@ class Absence:
         """`patience_s` is how long it may be."""
         self._patience_s = patience_s
         self._since: float | None = None
+        self._looked: float | None = None
         self._reached = False
 
     def seen(self, answers: bool, now: float) -> bool:
         """Note a look at the time `now`; whether patience is over."""
+        paused = self._looked is not None and now - self._looked > _PAUSE_S
+        self._looked = now
         self._reached |= answers
+        if paused:
+            self._since = None
         if answers or not self._reached:
             self._since = None
             return False
@@ -71,8 +80,10 @@ def watched(address: str, end: Callable[[str], None] | None = None) -> Iterator[
 def _answers(host: str, port: int) -> bool:
     try:
         socket.create_connection((host, port), timeout=_CONNECT_S).close()
-    except OSError:
+    except (ConnectionError, TimeoutError):
         return False
+    except OSError as error:  # No file descriptor left here, say, is nothing that the head does.
+        return error.errno not in _ABSENT
     return True
 
 

@@ -54,9 +54,10 @@ def report(**types: str) -> str:
     [
         ("tpu_v6e_8", None, False, True),
         ("tpu_v6e_8", None, True, False),
-        ("tpu_v5p_16", V5P_8, False, True),  # Same chip, another slice.
+        ("tpu_v5p_16", V5P_8, False, False),  # When the v5p-8 goes, `max_workers` may allow for it.
         ("tpu_v5p_8", V5P_8, False, False),  # Busy, not missing.
-        ("gpu_8xh100", H100, False, True),
+        ("gpu_8xh100", H100, False, False),
+        ("gpu_8xh100", None, False, True),
         ("gpu_2xh100", H100, False, False),
     ],
 )
@@ -65,6 +66,7 @@ def test_what_the_autoscaler_cannot_place_and_no_node_is_never_there(name: str, 
     chips = device.count if isinstance(device, Gpu) else 1
     assert view_of(reply(name, starting=starting, up=up), None).never_has(device, chips) is never
     assert not view_of(reply("gpu_1xl4"), None).never_has(rented("tpu_v6e_8"), 1)  # Another job's.
+    assert not view_of(reply("gpu_8xh100"), None).never_has(rented("gpu_2xh100"), 2)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from crossmesh.plan.lengths import filling
 from crossmesh.plan.point import Point, training_point
 from crossmesh.spec.compose import restore_spec
 from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.track.repeats import STEADY_MISSING
 from crossmesh.track.tracker import TrackedRun, Tracker
 
 FEWEST = 3
@@ -128,7 +129,7 @@ def _measurements(tracker: Tracker) -> Iterator[Measured]:
             if tracker.read_json(run.run_id, "records/system.json").get("emulated"):
                 continue
             spec = restore_spec(tracker.read_json(run.run_id, "records/spec.json"))
-            if spec.backend.compile != "none":  # The model knows eager steps only.
+            if spec.backend.compile != "none" or run.metrics.get(STEADY_MISSING):  # The model knows eager steps, on all slices.
                 continue
             point = as_it_ran(training_point(spec), spec, run.metrics)
             seconds = point.filling.tokens / run.metrics[_RATE]

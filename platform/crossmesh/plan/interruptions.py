@@ -114,5 +114,10 @@ def parse_trace(path: Path, nodes: int) -> Availability:
     losses = [index for index in range(1, len(up)) if up[index - 1] and not up[index]]
     outages = [next((end - index for end in range(index, len(up)) if up[end]), 0) for index in losses]
     ended = [length for length in outages if length]
+    if losses and not ended:
+        raise InputError(
+            f"plan.spot_trace={path}: {nodes} nodes are lost and not there again before it ends, so how long an outage lasts is not in it. "
+            "Give a longer trace, or plan.interruptions_per_day and plan.outage_minutes."
+        )
     mean = sum(ended) / len(ended) * gap if ended else 0.0
     return Availability(len(losses) / (sum(up) * gap), mean, f"measured over {len(up) * gap / _DAY:.1f} days in {path.name}")

@@ -7,6 +7,7 @@ from crossmesh.errors import InputError
 from crossmesh.report.cells import MODELLED
 from crossmesh.report.measures import PLANNED_MEMORY, PLANNED_SPEED
 from crossmesh.report.variants import TrainingSummary
+from crossmesh.track.repeats import STEADY_MISSING
 from crossmesh.track.tracker import TAG_HBM_SOURCE, TAG_STEP_SOURCE, TrackedRun, Tracker
 
 FINAL = "train/final_loss"
@@ -36,7 +37,7 @@ def training_summary(run: TrackedRun, losses: tuple[tuple[int, float], ...], wat
         loss_tokens=int(totals["loss_tokens"]),
         padded_tokens_per_s=metrics.get("train/padded_tokens_per_s_steady"),
         rented_s=metrics.get("train/rented_seconds"),
-        mfu=planned_mfu * rate / planned if planned and planned_mfu else None,
+        mfu=planned_mfu * rate / planned if planned and planned_mfu and not metrics.get(STEADY_MISSING) else None,
         energy_wh=None if watts is None else watts * totals["seconds"] / 3600,
     )
 

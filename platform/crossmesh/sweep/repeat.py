@@ -97,8 +97,9 @@ def _again(tracker: Tracker, own: ExperimentSpec, run: TrackedRun, steps: int) -
         )
     done = prepared.origin.step if prepared.origin else 0
     checkpoint = replace(whole.checkpoint, every_steps=10**9, every_minutes=0.0, target="")
-    short = replace(whole, optim=replace(whole.optim, stop_at=min(whole.optim.last_step, done + steps)), checkpoint=checkpoint)
-    require_chips(whole.hardware.slice.device, whole.training_chips)
+    mesh = replace(whole.mesh, min_dcn=0)  # On fewer slices it would be a repeat of another thing.
+    short = replace(whole, optim=replace(whole.optim, stop_at=min(whole.optim.last_step, done + steps)), checkpoint=checkpoint, mesh=mesh)
+    require_chips(short.hardware.slice.device, short.training_chips)
     return Repeated(run.run_id, short, prepared)
 
 

@@ -48,6 +48,7 @@ from crossmesh.spec.fingerprint import (
 from crossmesh.sweep.lease import LeaseLostError, leased
 from crossmesh.sweep.origin import check_origin, find_origin
 from crossmesh.track.provenance import gather_provenance
+from crossmesh.track.repeats import STEADY_MISSING
 from crossmesh.track.sender import registered_name
 from crossmesh.track.tracker import (
     TAG_ADAPTER,
@@ -447,7 +448,7 @@ def _totals(spec: ExperimentSpec, result: TrainResult, planned: Forecast | None)
         "train/padded_tokens_per_s_steady": result.padded_tokens_per_s,
         "train/seconds": result.seconds,
         "train/loss_tokens": result.loss_tokens,
-        **({"train/rented_seconds": result.rented_s(slices)} if slices > 1 else {}),
+        **({"train/rented_seconds": result.rented_s(slices), STEADY_MISSING: result.steady_missing_slices} if slices > 1 else {}),
     }
 
 

@@ -8,6 +8,8 @@ from crossmesh.track.tracker import TrackedRun, Tracker
 KIND = "repeat"
 TAG_OF, TAG_ROUND, TAG_STEPS = "crossmesh.repeat_of", "crossmesh.repeat_round", "crossmesh.repeat_steps"
 RATE = "train/tokens_per_s_steady"
+STEADY_MISSING = "train/steady_missing_slices"
+"""How many slices of its mesh the steps of `RATE` lacked; not there for a mesh of one."""
 
 
 def repeats_by_run(tracker: Tracker) -> dict[str, list[TrackedRun]]:
@@ -20,8 +22,10 @@ def repeats_by_run(tracker: Tracker) -> dict[str, list[TrackedRun]]:
 
 
 def load_of(metrics: Mapping[str, float]) -> tuple[str, ...]:
-    """What a run's own load check says."""
-    return load_reasons({key.removeprefix("load/"): value for key, value in metrics.items() if key.startswith("load/")})
+    """What a run's own load check says, and that it never had all its slices."""
+    reasons = load_reasons({key.removeprefix("load/"): value for key, value in metrics.items() if key.startswith("load/")})
+    missing = int(metrics.get(STEADY_MISSING, 0))
+    return (*reasons, f"its rate is without {missing} slice(s) of its mesh (mesh.min_dcn)") if missing else reasons
 
 
 def sound_rounds(runs: Sequence[str], found: Mapping[str, Sequence[TrackedRun]], steps: int) -> int:

@@ -217,7 +217,7 @@ class _Listener:
         self._on_event(
             StageEvent(
                 f"waiting for {_count(workers.num_workers)} with {asked} each; free now: {there}. "
-                f"{why_nodes_are_missing(self._since_s)}; Ctrl-C stops"
+                f"{why_nodes_are_missing(self._assignment.placed.hardware.slice.device, self._since_s)}; Ctrl-C stops"
             )
         )
 

@@ -22,7 +22,7 @@ from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.train.assignment import Assignment, Origin
 from crossmesh.train.attempt import run_attempt
 from crossmesh.train.events import OnEvent, StepEvent, WarningEvent
-from crossmesh.train.loop import steady
+from crossmesh.train.loop import steady, steady_steps
 from crossmesh.train.retry import retries_left, retry_text
 from crossmesh.train.slices import find_slices
 from crossmesh.train.trained import trained_digest
@@ -69,8 +69,16 @@ class TrainResult:
         """Wall clock of all steps, those that compile included; loading, checkpoints and export are not."""
         return sum(event.seconds for event in self.history)
 
+    @property
+    def steady_missing_slices(self) -> int:
+        """How many slices of the mesh the steps lacked over which the steady throughput is taken (`mesh.min_dcn`)."""
+        return steady_steps(self.history)[0].missing_slices
+
     def rented_s(self, slices: int) -> float:
-        """`seconds` of a mesh of `slices`, less the share of those that were not there (`mesh.min_dcn`): nobody rents them."""
+        """`seconds` of a mesh of `slices`, less the share of those that no step ran on (`mesh.min_dcn`).
+
+        A slice that is held until enough others have come is not counted: from when on it was held is not recorded.
+        """
         return sum(event.seconds * (slices - event.missing_slices) / slices for event in self.history)
 
     @property

@@ -196,6 +196,12 @@ def held_out_loss(backend: Backend, batches: Sequence[PackedBatch]) -> float:
 
 
 def steady(history: Sequence[StepEvent], rate: Callable[[StepEvent], float]) -> float:
-    """Median of `rate` over the steps on all slices but the first of each start, which compile; over all when there are no others."""
-    steps = [event for event in history if not event.missing_slices] or history
-    return median([rate(event) for event in steps if not event.first] or [rate(event) for event in steps])
+    """Median of `rate` over the `steady_steps`."""
+    return median(rate(event) for event in steady_steps(history))
+
+
+def steady_steps(history: Sequence[StepEvent]) -> list[StepEvent]:
+    """Steps but the first of each start, which compile (those, when there are no others), on the most slices that any of them had."""
+    warm = [event for event in history if not event.first] or list(history)
+    fewest = min(event.missing_slices for event in warm)
+    return [event for event in warm if event.missing_slices == fewest]

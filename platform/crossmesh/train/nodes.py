@@ -6,7 +6,6 @@ The only file that reads Ray's own tables; it decides nothing about the run.
 import socket
 import time
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,8 +36,12 @@ def keep_coordinator_on_head() -> None:
     """
     on_head = {"num_cpus": 0, "max_retries": 0, "resources": {HEAD_NODE_RESOURCE_NAME: _HEAD_SHARE}}
     task = ray.remote(_start_coordinator).options(**on_head, runtime_env=environment("head", Cpu()).runtime_env).remote()
-    with suppress(ray.exceptions.RayError):  # Ray Train starts it then: the run is none the worse for it.
+    try:
         ray.get(task, timeout=_START_S)
+    except ray.exceptions.GetTimeoutError:  # Ray Train then starts it where it runs itself.
+        ray.cancel(task)
+    except ray.exceptions.RayError:
+        pass
 
 
 def _start_coordinator() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
+from crossmesh.cluster import QUIET_S, why_nodes_are_missing
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.train.events import OnEvent, StageEvent
@@ -79,11 +80,14 @@ def find_slices(spec: ExperimentSpec, on_event: OnEvent, check: Callable[[], Non
         return spec.mesh.dcn
     if found := usable(spec, _settled(device, check)):
         return found
-    text = f"waiting for {spec.mesh.least_dcn} of {spec.mesh.dcn} slices (mesh.min_dcn). Nodes may be starting; Ctrl-C stops"
-    on_event(StageEvent(text))
+    since_s, told_at = time.time(), float("-inf")
     with requests_for(device) as requests:
         requests.ask(spec.mesh.dcn)
         while not (found := usable(spec, requests.there())):
+            if time.monotonic() - told_at >= QUIET_S:
+                told_at = time.monotonic()
+                wanted = f"waiting for {spec.mesh.least_dcn} of {spec.mesh.dcn} slices (mesh.min_dcn)"
+                on_event(StageEvent(f"{wanted}. {why_nodes_are_missing(device, since_s)}; Ctrl-C stops"))
             check()
             time.sleep(_LOOK_S)
     return found
@@ -115,10 +119,15 @@ class Requests:
         """Ask for `count` slices, without waiting: an autoscaler starts them."""
         self.groups += [_request(self.device) for _ in range(count)]
 
+    def free_whole(self) -> None:
+        """Let go of hosts whose slice has all of them by now: it was still starting, maybe for another job."""
+        if self.kept_out:
+            for name in self.kept_out.keys() - broken(self.device, nodes()).keys():
+                remove_placement_group(self.kept_out.pop(name))
+
     def there(self) -> int:
         """How many of the slices have come."""
-        for name in self.kept_out.keys() - broken(self.device, nodes()).keys():  # Its other hosts are back.
-            remove_placement_group(self.kept_out.pop(name))
+        self.free_whole()
         return sum(is_created(group) for group in self.groups)
 
 
@@ -169,6 +178,7 @@ class Growth:
 
     def look(self) -> int:
         """The number of slices that the run could go on with, where they are more; otherwise 0."""
+        self._requests.free_whole()
         now = time.monotonic()
         if now < self._next_look:
             return 0

@@ -85,6 +85,8 @@ def test_a_trace_says_how_often_and_how_long_nodes_are_gone(tmp_path: Path) -> N
     assert "measured over 0.2 days in trace.json" in two.source
     with pytest.raises(InputError, match="3 nodes are never there, at most 2"):
         parse_trace(path, 3)
+    with pytest.raises(InputError, match="how long an outage lasts is not in it"):
+        parse_trace(Path(write(tmp_path, [4] * 10 + [0] * 1000)), 4)
 
 
 @pytest.mark.parametrize("text", ["", "[1, 0]", '{"metadata": {"gap_seconds": 0}, "data": [1]}', '{"metadata": {}, "data": []}'])

@@ -1,6 +1,7 @@
 """The loop: what it computes, when it stores, how it ends, and that a run in parts is the run in one piece."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -129,4 +130,8 @@ def test_steps_without_some_slices_say_nothing_of_the_speed_on_all_and_cost_less
     result = TrainResult(tmp_path, "a", "d", history)
     assert result.tokens_per_s == 100.0
     assert TrainResult(tmp_path, "a", "d", history[1:4]).tokens_per_s == 50.0
+    assert [result.steady_missing_slices, TrainResult(tmp_path, "a", "d", history[1:4]).steady_missing_slices] == [0, 1]
+    # All slices only for a step that compiles: the others say what it was trained at.
+    late = TrainResult(tmp_path, "a", "d", (*history[1:4], replace(history[4], seconds=50.0, first=True)))
+    assert (late.tokens_per_s, late.steady_missing_slices) == (50.0, 1)
     assert (result.seconds, result.rented_s(2)) == (8.0, 5.0)
