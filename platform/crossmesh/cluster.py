@@ -259,6 +259,18 @@ def _bring_up(worker: WorkerEnvironment, device: Device) -> Growth | None:
     return watch
 
 
+def bring_up(device: Gpu | Tpu, slices: int, timeout_s: float) -> bool:
+    """Ask the user's cluster for all hosts of `slices` slices, and wait until they are up; False when `timeout_s` is over first.
+
+    Raises `InputError` when the cluster will never have them.
+    """
+    deadline = time.monotonic() + timeout_s
+    with held_hosts(device, slices) as hosts:
+        watch = Growth(device, device.count if isinstance(device, Gpu) else 1)
+        _wait(lambda wait_s: hosts.wait(wait_s) or time.monotonic() >= deadline, device, watch)
+        return bool(hosts.wait(0))
+
+
 def _wait(arrived: Callable[[float], bool], device: Device, watch: Growth | None) -> None:
     """Wait until `arrived`, called with seconds to wait, says so; meanwhile `watch` looks, and the person hears why it takes long."""
     since_s, told_at = time.time(), time.monotonic()

@@ -14,7 +14,7 @@ from crossmesh import __version__
 
 _PACKAGE = Path(__file__).resolve().parent
 _NEEDED = ("hydra", "ray", "mlflow", "rich")
-_JOB = re.compile(r"\bjobs/(?P<script>\w+)\.py\b|(?:/|-m )crossmesh (?P<verb>[a-z]+)(?=\s|$)")
+_JOB = re.compile(r"\bjobs/(?P<script>\w+)\.py\b|(?:/bin/|-m )crossmesh (?P<verb>[a-z]+)(?=\s|$)")
 
 
 def checkout() -> Path | None:
@@ -32,7 +32,7 @@ def conf_folder() -> Path:
 def job_command(verb: str) -> str:
     """How whoever started this process starts a job: `crossmesh VERB`, by the path that they gave, or `python jobs/` and its script."""
     program = Path(sys.argv[0])
-    if program.name == "crossmesh":
+    if "crossmesh" in (program.name, program.resolve().name):
         found = shutil.which("crossmesh")
         return f"crossmesh {verb}" if found and program.resolve() == Path(found).resolve() else f"{shlex.quote(sys.argv[0])} {verb}"
     if program.name == "__main__.py" and program.resolve().parent == _PACKAGE:
@@ -43,7 +43,8 @@ def job_command(verb: str) -> str:
 def job_of(command_line: str) -> str | None:
     """The job that a process with this command line runs; None: it is not one of ours."""
     found = _JOB.search(command_line)
-    return (found["script"] or found["verb"]) if found else None
+    verb = (found["script"] or found["verb"]) if found else ""
+    return verb if verb and (_PACKAGE / "jobs" / f"{verb}.py").is_file() else None
 
 
 def require_packages() -> None:
@@ -57,7 +58,13 @@ def require_packages() -> None:
     else:
         own = root / ".venv" / "bin" / "python"
         made = "" if own.is_file() and own != Path(sys.executable) else " (`make install` creates it)"
-        started = [str(root / ".venv" / "bin" / "crossmesh")] if Path(sys.argv[0]).name == "crossmesh" else [str(own), sys.argv[0]]
+        match Path(sys.argv[0]).name:
+            case "crossmesh":
+                started = [str(own.with_name("crossmesh"))]
+            case "__main__.py":
+                started = [str(own), "-m", "crossmesh"]
+            case _:
+                started = [str(own), sys.argv[0]]
         how = f"Run it with the environment of this checkout{made}:\n  {shlex.join([*started, *sys.argv[1:]])}"
     print(  # noqa: T201
         f"crossmesh: {sys.executable} does not have the packages of crossmesh ({', '.join(missing)}). {how}", file=sys.stderr

@@ -1,5 +1,6 @@
 """How jobs are called, whose process a command line is, and what an interpreter without packages says."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,9 @@ def test_a_command_is_printed_as_it_was_called(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sys.argv", [str(program)])
     assert job_command("evaluate") == "crossmesh evaluate"
+    (tmp_path / "cm").symlink_to(program)
+    monkeypatch.setattr("sys.argv", [str(tmp_path / "cm")])
+    assert job_command("evaluate") == "crossmesh evaluate"
     monkeypatch.setattr(installation, "checkout", lambda: None)
     monkeypatch.setattr("sys.argv", ["-c"])
     assert job_command("evaluate") == "crossmesh evaluate"
@@ -47,6 +51,9 @@ def test_a_command_is_printed_as_it_was_called(monkeypatch, tmp_path):
         ("python -m crossmesh.serve.replica", None),
         ("python /srv/somejobs/serve.py.bak", None),
         ("ls jobs/ serve.py", None),
+        ("git -C /srv/crossmesh pull", None),
+        ("gunicorn --chdir /srv/crossmesh app -b 0.0.0.0:80", None),
+        ("/usr/bin/crossmesh nonsense", None),
     ],
 )
 def test_whose_process_a_command_line_is(command_line, job):
@@ -63,7 +70,7 @@ def test_an_interpreter_without_the_packages_says_which_has_them(checkout, form,
     assert done.returncode == 2
     assert "does not have the packages of crossmesh (hydra, ray, mlflow, rich)" in done.stderr
     assert f"{checkout}/.venv/bin/python " in done.stderr
-    assert done.stderr.rstrip().endswith("experiment=demo")
+    assert done.stderr.rstrip().endswith(f"{shlex.join(job)} experiment=demo")
     assert "Traceback" not in done.stderr
 
 

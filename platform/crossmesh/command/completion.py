@@ -16,7 +16,7 @@ OTHERS = ("completion", "schema")
 _FLAGS = ("--help", "--help-all", "--cfg", "-m")
 _BASH = """_crossmesh() {
     local IFS=$'\\n'
-    COMPREPLY=($("${COMP_WORDS[0]}" completion words "${COMP_LINE:0:COMP_POINT}" 2>/dev/null))
+    COMPREPLY=($("${COMP_WORDS[0]/#\\~/$HOME}" completion words "${COMP_LINE:0:COMP_POINT}" 2>/dev/null))
     # Readline replaces what follows the last = or : only.
     local word="${COMP_LINE:0:COMP_POINT}"; word="${word##*[[:space:]]}"
     local kept="${word%"${word##*[=:]}"}"

@@ -1,5 +1,6 @@
 """Start a job by its verb; loads nothing but the standard library until it is known which job that is."""
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -20,6 +21,9 @@ def main() -> None:
         _say(f"crossmesh {__version__}")
     elif verb == "completion":
         _complete(sys.argv[2:])
+    elif verb == "schema" and len(sys.argv) > 2:
+        print("crossmesh: schema takes no arguments: crossmesh schema > schema.json", file=sys.stderr)  # noqa: T201
+        sys.exit(_BAD_INPUT)
     elif verb in (*verbs(), "schema"):
         require_packages()
         del sys.argv[1]  # What follows is the job's own command line.
@@ -52,4 +56,7 @@ def _complete(arguments: Sequence[str]) -> None:
 
 
 def _say(text: str) -> None:
-    print(text)  # noqa: T201
+    try:
+        print(text, flush=True)  # noqa: T201
+    except BrokenPipeError:  # As `| head` ends it. Python would complain once more when it closes stdout.
+        os._exit(0)

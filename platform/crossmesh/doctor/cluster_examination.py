@@ -15,12 +15,12 @@ import ray
 from ray._private.state import available_resources_per_node
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from crossmesh.cluster import cancel_task, lacking, ray_session, task_options
+from crossmesh.cluster import bring_up, cancel_task, lacking, ray_session
 from crossmesh.console import Console, Stage
 from crossmesh.doctor.chip_speed import chip_findings, framework_of, measure
 from crossmesh.doctor.clocks import Answer, skew_finding
 from crossmesh.doctor.finding import Finding, fault, note, ok
-from crossmesh.doctor.node_probe import NodeProbe, Visit, packages_of, started
+from crossmesh.doctor.node_probe import NodeProbe, Visit, packages_of
 from crossmesh.doctor.nodes import Node, Probed, chosen, is_up, listed
 from crossmesh.doctor.report import NodeReport, Report
 from crossmesh.doctor.sharing import Shared, offered, sharing_finding
@@ -72,19 +72,18 @@ def _missing(spec: ExperimentSpec, console: Console, *, start_nodes: bool) -> Fi
     """Hardware that was chosen and is not up: said, or with `start_nodes` asked for."""
     name, device = spec.hardware.name, spec.hardware.slice.device
     title, many = f"hardware={name}", f"{spec.mesh.dcn} x " if spec.mesh.dcn > 1 else ""
+    if isinstance(device, Cpu):
+        return ok(title, "on any node")
     if not start_nodes:
         found = f"no node of the cluster has {many}{device.chip_count()} x {device.chip} now. Nothing was started for it"
         return note(title, f"{found}: nodes that start cost money", "start_nodes=true    # asks the autoscaler for them, and looks at them")
     console.say(f"asking the cluster for hardware={name}; it may take minutes")
-    with task_options(environment(f"train/{framework_of(device)}", device), device, spec.mesh.dcn) as options:
-        task = ray.remote(started).options(**options).remote()
-        try:
-            ray.get(task, timeout=_START_S)
-        except ray.exceptions.RayError as error:
-            return fault(title, f"did not start within {_START_S / 60:.0f} minutes ({type(error).__name__})", "ray status -v")
-        finally:
-            cancel_task(task)
-    return ok(title, "started")
+    try:
+        came = bring_up(device, spec.mesh.dcn, _START_S)
+    except InputError as error:
+        said, _, how = str(error).partition(". ")
+        return fault(title, said, how)
+    return ok(title, "started") if came else fault(title, f"did not start within {_START_S / 60:.0f} minutes", "ray status -v")
 
 
 def _visited(spec: ExperimentSpec, probed: Sequence[Probed], shared: Shared, timeout_s: float, stage: Stage) -> Iterator[NodeReport]:
@@ -201,8 +200,11 @@ def _measured(worker: WorkerEnvironment, probed: Probed, left: Callable[[], floa
     takes: dict[str, Any] = {"num_gpus": 1} if resource == "GPU" else {"resources": {"TPU": 1}}
     options = {**_pinned(worker, probed.node), **takes, "max_retries": 0}
     task = ray.remote(measure).options(**options).remote(framework_of(probed.device), within_s=left())
+    waited_s = left()
     try:
-        measured = ray.get(task, timeout=left())
+        measured = ray.get(task, timeout=waited_s)
+    except ray.exceptions.GetTimeoutError:
+        return [note("bf16 matmul", f"not measured within {waited_s:.0f} s: slow to start, or its chip was taken meanwhile")]
     finally:
         cancel_task(task)
     return list(chip_findings(measured, probed.hardware.chip if probed.hardware else None, probed.device))

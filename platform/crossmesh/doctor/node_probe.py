@@ -105,11 +105,6 @@ def of_drivers(findings: Iterable[Finding], *, head: bool) -> Iterator[Finding]:
             yield Finding(one.name, NOTE, f"{one.found}. Jobs ask for it where their driver runs, not here", one.mend)
 
 
-def started() -> bool:
-    """Run on a node that was asked for."""
-    return True
-
-
 def packages_of(lock: str) -> Finding:
     """The packages of this process's interpreter against `lock`."""
     return locked_finding(lock)

@@ -1,5 +1,6 @@
 """`crossmesh` as it is typed: one screen of verbs, one message for a verb that does not exist, and nothing heavy loaded for either."""
 
+import os
 import subprocess
 import sys
 import time
@@ -49,6 +50,20 @@ def test_a_verb_that_does_not_exist_is_one_line_and_exit_code_2(monkeypatch, cap
     assert repr(given) in err
     assert (f"Did you mean {meant}?" in err) if meant else ("Did you mean" not in err)
     assert all(verb in err for verb in verbs())
+
+
+def test_the_schema_takes_no_arguments(monkeypatch, capsys):
+    code, _, said = typed(monkeypatch, capsys, "schema", "--help")
+    assert code == 2
+    assert "schema takes no arguments" in said
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(checkout):
+    """As `| head` is."""
+    command = f"{sys.executable} -m crossmesh completion words 'crossmesh finetune hardware.name=' | head -c 1"
+    environment = {**os.environ, "PYTHONPATH": str(checkout / "platform")}
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_the_version(monkeypatch, capsys):
