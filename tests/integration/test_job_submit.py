@@ -146,7 +146,8 @@ def test_the_doctor_looks_at_the_cluster_that_it_is_submitted_to(cluster: Emulat
     cluster.add(EmulatedNode({"other": 1}, num_cpus=3))
     command = [sys.executable, "jobs/doctor.py", f"storage.root={storage}", "output=json", "node_timeout_s=240"]
     told, _ = ray(cluster, "submit", "--working-dir", str(copy), "--", *command).communicate(timeout=400)
-    found = json.loads(next(line for line in told.splitlines() if line.startswith('{"findings"')))
+    assert '{"findings"' in told, told
+    found, _ = json.JSONDecoder().raw_decode(told, told.index('{"findings"'))  # Progress may stand before it on its line.
     (node,) = found["nodes"]
     assert "(3 CPUs)" in node["title"]
     rows = {one["name"]: one for one in node["findings"]}
