@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from crossmesh.cluster import ray_session
+from crossmesh.cluster.session import ray_session
 from crossmesh.errors import CrossmeshError
 from crossmesh.leftovers import processes_of
 from crossmesh.models.weights import folder_digests

@@ -15,7 +15,7 @@ JOB = """
 import os, re, subprocess, sys, time
 from pathlib import Path
 import ray
-from crossmesh.cluster import ray_session
+from crossmesh.cluster.session import ray_session
 from crossmesh.leftovers import processes_of
 from crossmesh.spec.experiment import StorageSpec
 
@@ -37,7 +37,8 @@ with ray_session(StorageSpec(sys.argv[1])) as session:
 # A second driver on the same cluster: it works in a worker of it, and leaves it running.
 GUEST = """
 import os, sys
-from crossmesh.cluster import call_worker, ray_session
+from crossmesh.cluster.calls import call_worker
+from crossmesh.cluster.session import ray_session
 from crossmesh.environments import package_root
 from crossmesh.hardware.devices import Cpu
 from crossmesh.spec.experiment import StorageSpec

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from crossmesh.cluster import Session, ray_session
+from crossmesh.cluster.session import Session, ray_session
 from crossmesh.errors import InputError
 from crossmesh.leftovers import end_processes, processes_of
 from crossmesh.models.weights import ModelFolder, fetch_model

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from crossmesh import head_keeper
+from crossmesh.cluster import head_keeper
 from head_by_hand import ByHand, cluster_by_hand
 from tiny_job import TINY
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from crossmesh.adapters.peft_format import adapter_digest, read_adapter
-from crossmesh.cluster import Session, ray_session
+from crossmesh.cluster.session import Session, ray_session
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.sources import load_rows
 from crossmesh.errors import CrossmeshError, InputError

@@ -338,7 +338,7 @@ def test_an_interrupt_while_the_engine_starts_leaves_nothing(model: Path, tmp_pa
 PLACEMENT = """
 import json, sys
 from pathlib import Path
-from crossmesh.cluster import ray_session
+from crossmesh.cluster.session import ray_session
 from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.engine import engine_settings
 from crossmesh.spec.experiment import BatchSpec, ExperimentSpec, HardwareSpec, ServeSpec, StorageSpec

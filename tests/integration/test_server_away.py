@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from crossmesh.cluster import ray_session
+from crossmesh.cluster.session import ray_session
 from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.spec.training import BatchSpec, CheckpointSpec
 from crossmesh.sweep.trial import fetch, prepare, run_trial

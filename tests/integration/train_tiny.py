@@ -15,7 +15,8 @@ from pathlib import Path
 import ray
 from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 
-from crossmesh.cluster import call_worker, ray_session
+from crossmesh.cluster.calls import call_worker
+from crossmesh.cluster.session import ray_session
 from crossmesh.models.weights import fetch_model
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import StorageSpec

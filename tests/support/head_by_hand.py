@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossmesh import head_keeper
+from crossmesh.cluster import head_keeper
 from crossmesh.leftovers import end_processes
 from crossmesh.ports import free_port
 
 _RAY = Path(sys.executable).with_name("ray")
-_PLATFORM = Path(head_keeper.__file__).resolve().parents[1]
+_PLATFORM = Path(head_keeper.__file__).resolve().parents[2]
 
 
 @dataclass

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from crossmesh.cluster import hosts_of, task_options
+from crossmesh.cluster.calls import task_options
+from crossmesh.cluster.nodes import hosts_of
 from crossmesh.environments import environment
 from crossmesh.hardware.catalogue import find_slice, slices
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu

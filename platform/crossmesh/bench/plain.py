@@ -11,7 +11,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from crossmesh.cluster import call_worker, ray_session
+from crossmesh.cluster.calls import call_worker
+from crossmesh.cluster.session import ray_session
 from crossmesh.environments import environment
 from crossmesh.errors import CrossmeshError
 from crossmesh.ports import free_port

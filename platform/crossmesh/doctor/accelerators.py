@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from crossmesh.cluster import users_cluster
+from crossmesh.cluster.session import users_cluster
 from crossmesh.doctor.finding import Finding, fault, note, ok
 from crossmesh.doctor.machine import printed
 from crossmesh.hardware.catalogue import Slice

@@ -15,7 +15,9 @@ import ray
 from ray._private.state import available_resources_per_node
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from crossmesh.cluster import bring_up, cancel_task, lacking, ray_session
+from crossmesh.cluster.calls import cancel_task, lacking
+from crossmesh.cluster.nodes import bring_up
+from crossmesh.cluster.session import ray_session
 from crossmesh.console import Console, Stage
 from crossmesh.doctor.chip_speed import chip_findings, framework_of, measure
 from crossmesh.doctor.clocks import Answer, skew_finding

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from crossmesh.cluster import users_cluster
+from crossmesh.cluster.session import users_cluster
 from crossmesh.console import Console
 from crossmesh.doctor.accelerators import Seen, seen_here
 from crossmesh.doctor.chip_speed import chip_findings, measured_here

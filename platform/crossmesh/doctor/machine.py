@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from crossmesh.cluster import users_cluster
+from crossmesh.cluster.session import users_cluster
 from crossmesh.doctor.finding import Finding, fault, note, ok
 from crossmesh.hardware.devices import Cpu
 from crossmesh.spec.experiment import ExperimentSpec

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from crossmesh.cluster import users_cluster
+from crossmesh.cluster.session import users_cluster
 from crossmesh.doctor.finding import Finding, fault, note, ok
 from crossmesh.spec.experiment import ExperimentSpec
 

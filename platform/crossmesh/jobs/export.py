@@ -9,7 +9,7 @@ from crossmesh.adapters.outputs import new_folder
 from crossmesh.adapters.peft_format import open_adapter
 from crossmesh.adapters.proof import proof_of_run
 from crossmesh.adapters.sources import find_adapter
-from crossmesh.cluster import ray_session
+from crossmesh.cluster.session import ray_session
 from crossmesh.console import Console
 from crossmesh.errors import require_choice
 from crossmesh.installation import conf_folder

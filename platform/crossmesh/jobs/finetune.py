@@ -31,7 +31,7 @@ class FinetuneKeys(SweepKeys):
 
 def run(job: Job[FinetuneKeys]) -> None:
     """Plan, fetch the base, prepare the data, train, and say where the adapter is, or with `lora.rank=0` the whole model."""
-    from crossmesh.cluster import cluster_session, require_chips
+    from crossmesh.cluster.session import cluster_session, require_chips
     from crossmesh.plan.gate import announced, gate_training
     from crossmesh.plan.planner import own_planner
     from crossmesh.sweep.repeat import add_repeats

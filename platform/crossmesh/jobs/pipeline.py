@@ -43,7 +43,7 @@ class PipelineKeys(JobKeys):
 
 def run(job: Job[PipelineKeys]) -> None:
     """Run the experiment and print its table."""
-    from crossmesh.cluster import ray_session
+    from crossmesh.cluster.session import ray_session
     from crossmesh.pipeline.experiment import check_experiment, run_experiment
     from crossmesh.report.tables import print_report
     from crossmesh.sweep.repeat import Repeats

@@ -22,7 +22,7 @@ class ServeKeys(JobKeys):
 
 def run(job: Job[ServeKeys]) -> None:
     """Plan, start the server, say where it is, and wait; or make or take back a key."""
-    from crossmesh.cluster import ray_session, users_cluster
+    from crossmesh.cluster.session import ray_session, users_cluster
     from crossmesh.pipeline.serving import change_keys, serve_until_interrupted
     from crossmesh.plan.gate import gate_serving
     from crossmesh.plan.planner import own_planner

@@ -12,7 +12,7 @@ from crossmesh.bench.endpoint import fingerprint_of, server_at
 from crossmesh.bench.load import Target
 from crossmesh.bench.plausible import Engines
 from crossmesh.bench.runner import Terms
-from crossmesh.cluster import ray_session, require_chips
+from crossmesh.cluster.session import ray_session, require_chips
 from crossmesh.console import Console
 from crossmesh.environments import environment
 from crossmesh.errors import InputError

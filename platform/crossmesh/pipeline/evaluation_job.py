@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from crossmesh.adapters.peft_format import adapter_digest
-from crossmesh.cluster import ray_session, require_chips
+from crossmesh.cluster.session import ray_session, require_chips
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.evaluate.harness import open_task

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from crossmesh.adapters.sources import find_adapter
-from crossmesh.cluster import require_chips
+from crossmesh.cluster.session import require_chips
 from crossmesh.console import Console
 from crossmesh.pipeline.evaluation import served_base
 from crossmesh.serve.adapters import check_names

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from crossmesh.cluster import held_hosts
+from crossmesh.cluster.nodes import held_hosts
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.hardware.devices import Tpu
 from crossmesh.serve.adapters import ServedAdapter, ServedBase
@@ -125,7 +125,7 @@ def start_server(
     settings = engine_settings(spec, base, adapters)
     key = server_key(spec.serve, spec.storage.path)
     if not ray.is_initialized():
-        raise CrossmeshError("A server needs a Ray session. Open one with `crossmesh.cluster.ray_session` around it.")
+        raise CrossmeshError("A server needs a Ray session. Open one with `crossmesh.cluster.session.ray_session` around it.")
     on_progress("starting Ray Serve")
     place = ensure_serve(place_of(spec.serve), anywhere=bool(private))
     name = spec.serve.name

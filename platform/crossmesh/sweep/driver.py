@@ -14,7 +14,7 @@ from pathlib import Path
 import ray
 from rich.console import Console as RichConsole
 
-from crossmesh.cluster import ray_session
+from crossmesh.cluster.session import ray_session
 from crossmesh.console import Console
 from crossmesh.errors import BudgetReachedError, InputError, RejectedError
 from crossmesh.evaluate.estimates import FEWEST_RUNS

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from crossmesh.cluster import ray_session, require_chips
+from crossmesh.cluster.session import ray_session, require_chips
 from crossmesh.errors import InputError, require
 from crossmesh.spec.compose import restore_spec
 from crossmesh.spec.experiment import ExperimentSpec

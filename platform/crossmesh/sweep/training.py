@@ -3,7 +3,7 @@
 from threading import Lock
 from typing import Any
 
-from crossmesh.cluster import require_chips
+from crossmesh.cluster.session import require_chips
 from crossmesh.hardware.devices import Cpu, Gpu, Tpu
 from crossmesh.models.weights import ModelFolder
 from crossmesh.plan.gate import gate_training

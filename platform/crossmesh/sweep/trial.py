@@ -13,7 +13,8 @@ from typing import Any
 
 from crossmesh.adapters.continuing import Start, find_start, modules_of
 from crossmesh.adapters.peft_config import AdapterConfig
-from crossmesh.cluster import call_worker, ray_session, users_cluster
+from crossmesh.cluster.calls import call_worker
+from crossmesh.cluster.session import ray_session, users_cluster
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.lengths import LengthStatistics
 from crossmesh.data.packing import plan_steps

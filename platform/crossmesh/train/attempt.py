@@ -10,7 +10,9 @@ from typing import Any
 
 import ray
 
-from crossmesh.cluster import QUIET_S, cancel_task, task_options, users_cluster, why_nodes_are_missing
+from crossmesh.cluster.calls import cancel_task, task_options
+from crossmesh.cluster.nodes import QUIET_S, why_nodes_are_missing
+from crossmesh.cluster.session import users_cluster
 from crossmesh.environments import environment
 from crossmesh.errors import BudgetReachedError, CrossmeshError, InputError, RejectedError
 from crossmesh.files import read_json, write_text

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from crossmesh.adapters.continuing import Start
-from crossmesh.cluster import ray_session, require_chips
+from crossmesh.cluster.session import ray_session, require_chips
 from crossmesh.environments import environment
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import read_json

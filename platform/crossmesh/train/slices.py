@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from crossmesh.cluster import QUIET_S, why_nodes_are_missing
+from crossmesh.cluster.nodes import QUIET_S, why_nodes_are_missing
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.train.events import OnEvent, StageEvent

@@ -9,7 +9,7 @@ import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from crossmesh.cluster import ray_session
+from crossmesh.cluster.session import ray_session
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.trial import fetch, prepare, run_trial
 from crossmesh.track.tracker import Tracker

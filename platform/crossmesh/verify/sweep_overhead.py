@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from crossmesh.cluster import call_worker, ray_session
+from crossmesh.cluster.calls import call_worker
+from crossmesh.cluster.session import ray_session
 from crossmesh.console import Console, Stage
 from crossmesh.files import read_json
 from crossmesh.spec.experiment import ExperimentSpec

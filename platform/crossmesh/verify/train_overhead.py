@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from crossmesh.cluster import ray_session
+from crossmesh.cluster.session import ray_session
 from crossmesh.console import Console, Stage
 from crossmesh.models.weights import fetch_model
 from crossmesh.spec.experiment import ExperimentSpec

@@ -10,7 +10,7 @@ from typing import Any
 
 from crossmesh.adapters.initial import initial_lora
 from crossmesh.adapters.peft_format import read_adapter
-from crossmesh.cluster import ray_session
+from crossmesh.cluster.session import ray_session
 from crossmesh.console import Console
 from crossmesh.errors import require
 from crossmesh.models.architecture import Architecture

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from crossmesh.cluster import ray_session
+from crossmesh.cluster.session import ray_session
 from crossmesh.console import Console
 from crossmesh.evaluate.harness import JudgedTask, open_task
 from crossmesh.evaluate.judge import limits_of

@@ -16,7 +16,7 @@ from threading import Thread
 
 import pytest
 
-from crossmesh import cluster
+from crossmesh.cluster import local
 from crossmesh.doctor import accelerators, judging, listeners, machine, packages, private_files, services, storage
 from crossmesh.doctor.accelerators import Seen, SeenGpu, accelerators_finding, cost_finding, driver_finding, seen_here
 from crossmesh.doctor.finding import FAULT, NOTE, OK, Finding
@@ -146,7 +146,7 @@ def test_full_disks_small_shared_memory_and_little_memory(tmp_path):
     assert_fault(machine.shared_memory_finding(64 << 20), "mount -o remount,size=2g /dev/shm", "--shm-size=2g")
     assert machine.shared_memory_finding(512 << 20).status == OK
     assert machine.shared_memory_finding(None).status == NOTE
-    assert machine.SHARED_MEMORY == cluster._OBJECT_STORE_BYTES
+    assert machine.SHARED_MEMORY == local._OBJECT_STORE_BYTES
     assert_fault(machine.memory_finding(gib), "ps -eo")
     assert [machine.memory_finding(size * gib).status for size in (3, 8)] == [NOTE, OK]
 

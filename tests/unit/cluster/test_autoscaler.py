@@ -2,7 +2,7 @@
 
 import pytest
 
-from crossmesh.autoscaler import FailedLaunch, launches_in, said_of
+from crossmesh.cluster.autoscaler import FailedLaunch, launches_in, said_of
 
 STOCKOUT = (
     "2026-12-03 05:10:01,727\tINFO node_provider.py:439 -- Failed to launch 1 nodes of type gpu_2xh100: {'errors': [{'code': "

@@ -14,10 +14,10 @@ from ray.core.generated.autoscaler_pb2 import (
     ResourceRequest,
 )
 
-from crossmesh import growth
-from crossmesh.cluster import hosts_of
+from crossmesh.cluster import growth
+from crossmesh.cluster.growth import ClusterView, Growth, NodeView, view_of
+from crossmesh.cluster.nodes import hosts_of
 from crossmesh.errors import InputError
-from crossmesh.growth import ClusterView, Growth, NodeView, view_of
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.devices import Cpu, Gpu, Tpu
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from crossmesh import head_keeper
+from crossmesh.cluster import head_keeper
 from crossmesh.ports import free_port
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from crossmesh.head_watch import Absence, _answers, watched
+from crossmesh.cluster.head_watch import Absence, _answers, watched
 
 
 def test_patience_begins_when_an_answer_stops_coming_and_again_after_each() -> None:
@@ -36,8 +36,8 @@ def test_what_is_short_here_is_no_absence_of_the_head(monkeypatch: pytest.Monkey
 
 
 def test_a_head_that_goes_away_ends_the_job_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crossmesh.head_watch.PATIENCE_S", 1.0)
-    monkeypatch.setattr("crossmesh.head_watch._LOOK_S", 0.1)
+    monkeypatch.setattr("crossmesh.cluster.head_watch.PATIENCE_S", 1.0)
+    monkeypatch.setattr("crossmesh.cluster.head_watch._LOOK_S", 0.1)
     told: list[str] = []
     ended = threading.Event()
 
