@@ -16,7 +16,8 @@ from crossmesh.report.selection import find_run
 from crossmesh.report.stored import stored_variants
 from crossmesh.spec.fingerprint import SCIENCE_FORM, TRAINED_RECORD, Record, digest_of, trained_record
 from crossmesh.spec.services import StorageSpec, TrackingSpec
-from crossmesh.track.tracker import TAG_TRAINED, Tracker
+from crossmesh.track.tracked_run import TAG_TRAINED
+from crossmesh.track.tracker import Tracker
 
 pytestmark = pytest.mark.integration
 

@@ -86,19 +86,19 @@ def little_shared_memory(machine: Machine) -> Made:
     yield Machine(machine.checkout, machine.folder, mounts=("mount -t tmpfs -o size=64m tmpfs /dev/shm",))
 
 
+def secret(file: Path, mode: int) -> None:
+    file.parent.mkdir()
+    file.write_text(TOKEN)
+    file.chmod(mode)
+
+
 def open_token(machine: Machine) -> Made:
-    token = machine.folder / ".ray" / "auth_token"
-    token.parent.mkdir()
-    token.write_text(TOKEN)
-    token.chmod(0o644)
+    secret(machine.folder / ".ray" / "auth_token", 0o644)
     yield machine
 
 
 def open_key(machine: Machine) -> Made:
-    key = machine.storage / "secrets" / "api_key"
-    key.parent.mkdir()
-    key.write_text(TOKEN)
-    key.chmod(0o640)
+    secret(machine.storage / "secrets" / "api_key", 0o640)
     yield machine
 
 

@@ -65,10 +65,15 @@ class Cluster:
         found = re.findall("PENDING|RUNNING|STOPPED|SUCCEEDED|FAILED", said.upper())
         return str(found[-1])
 
+    def autoscaler(self) -> str:
+        """The end of what Ray's autoscaler says on the head."""
+        (head,) = [one for one in self.boxed.ask(state=True)["machines"].values() if one["sort"] == HEAD]
+        return self.boxed.run("tail -c 20000 /tmp/ray/session_latest/logs/monitor.log", self.folder / "monitor.log", head["address"])
+
     def wait(self, what: str, met: Callable[[], bool], every_s: float = 2.0) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not met():
-            assert time.monotonic() < deadline, f"{what}: {self.boxed.ask(state=True)['machines']}"
+            assert time.monotonic() < deadline, f"{what}: {self.boxed.ask(state=True)}\n{self.autoscaler()}"
             time.sleep(every_s)
 
 

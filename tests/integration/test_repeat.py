@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from crossmesh.spec.services import StorageSpec, TrackingSpec
-from crossmesh.track.tracker import TAG_KIND, Tracker
+from crossmesh.track.tracked_run import TAG_KIND
+from crossmesh.track.tracker import Tracker
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 SPEC = ("model=tiny_llama", "data.max_rows=40", "optim.steps=8", "batch.size=2", "name=repeated")

@@ -17,7 +17,8 @@ from crossmesh.report.comparing import compare_runs
 from crossmesh.report.selection import named_runs, sweep_runs
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import StorageSpec, TrackingSpec
-from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_SCIENCE, Tracker
+from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TAG_SCIENCE
+from crossmesh.track.tracker import Tracker
 from crossmesh.verify.sweep_store import make_sweep
 from report_runs import add_evaluation, problems
 

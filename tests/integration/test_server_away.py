@@ -15,7 +15,8 @@ from crossmesh.cluster.session import ray_session
 from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.spec.training import BatchSpec, CheckpointSpec
 from crossmesh.sweep.trial import fetch, prepare, run_trial
-from crossmesh.track.tracker import TAG_ADAPTER, Tracker
+from crossmesh.track.tracked_run import TAG_ADAPTER
+from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import Event, StepEvent
 from mlflow_server import MlflowServer, mlflow_server
 

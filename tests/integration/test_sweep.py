@@ -14,7 +14,8 @@ import pytest
 
 from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.sweep.state import read_state
-from crossmesh.track.tracker import TAG_KIND, Tracker
+from crossmesh.track.tracked_run import TAG_KIND
+from crossmesh.track.tracker import Tracker
 from emulated_cluster import EmulatedCluster, emulated_cluster, gpu_node, tpu_nodes
 from tiny_job import TINY
 

@@ -18,7 +18,8 @@ from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.spec.training import OptimSpec
 from crossmesh.sweep import trial
 from crossmesh.track.sender import TAG_VERSION
-from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_DATA, Tracker
+from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TAG_DATA
+from crossmesh.track.tracker import Tracker
 from crossmesh.track.views import VIEWS
 from crossmesh.train.events import Event, StageEvent, StepEvent
 from crossmesh.train.launch import TrainResult

@@ -14,7 +14,8 @@ from crossmesh.files import canonical_json, write_text
 from crossmesh.spec.evaluation import EvalSpec
 from crossmesh.spec.fingerprint import digest_of
 from crossmesh.spec.training import DataSpec
-from crossmesh.track.tracker import TAG_EVALUATION, Tracker
+from crossmesh.track.tracked_run import TAG_EVALUATION
+from crossmesh.track.tracker import Tracker
 
 WRONG = (
     ("The module you ask for counts up.", Verdict(False, "no_module")),

@@ -15,7 +15,7 @@ from crossmesh.adapters.proof import PROOF_FILE, Proof, read_proof
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.models.stores import Store
 from crossmesh.models.weights import MANIFEST
-from crossmesh.track.tracker import TrackedRun
+from crossmesh.track.tracked_run import TrackedRun
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
 _GIT_FILE = ".gitattributes"

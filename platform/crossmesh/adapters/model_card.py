@@ -8,7 +8,7 @@ from crossmesh.adapters.export import Exported
 from crossmesh.adapters.proof import Proof
 from crossmesh.errors import InputError
 from crossmesh.models.stores import Store, read_small
-from crossmesh.track.tracker import TAG_IDENTITY, TAG_SCIENCE, TAG_SYSTEM, TrackedRun
+from crossmesh.track.tracked_run import TAG_IDENTITY, TAG_SCIENCE, TAG_SYSTEM, TrackedRun
 
 CARD = "README.md"
 _PROOF_KEYS = ("check", "passed", "bound", "worst", "source")

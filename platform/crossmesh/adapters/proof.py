@@ -8,7 +8,8 @@ from typing import Any
 from crossmesh.errors import InputError, reading
 from crossmesh.files import read_json
 from crossmesh.installation import job_command
-from crossmesh.track.tracker import TrackedRun, Tracker
+from crossmesh.track.tracked_run import TrackedRun
+from crossmesh.track.tracker import Tracker
 
 PROOF_FILE = "proof.json"
 TAG_PROOF = "crossmesh.proof"

@@ -12,7 +12,8 @@ from crossmesh.files import read_json
 from crossmesh.models.downloads import download_hub
 from crossmesh.spec.services import StorageSpec
 from crossmesh.track.client import TrackingError
-from crossmesh.track.tracker import TAG_KIND, Tracker
+from crossmesh.track.tracked_run import TAG_KIND
+from crossmesh.track.tracker import Tracker
 
 ALLOWED = "a PEFT adapter folder, hf://owner/name[@revision], the id of an MLflow run, or the identity of a trial"
 _RUN = re.compile(r"[0-9a-f]{32}")

@@ -14,6 +14,7 @@ from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
 from crossmesh.errors import InputError
 from crossmesh.hardware.devices import Gpu, Tpu
+from crossmesh.hardware.hosts import is_host
 
 _READ_EVERY_S = 5.0
 """As often as Ray's autoscaler reports."""
@@ -33,11 +34,7 @@ class NodeView:
 
     def is_of(self, device: Gpu | Tpu, chips: int = 1) -> bool:
         """Whether it is a host of such a slice, or a node with so many of such GPUs."""
-        if self.resources.get(device.node_resource, 0) <= 0:
-            return False
-        if isinstance(device, Gpu):
-            return self.resources.get("GPU", 0) >= chips
-        return device.host_labels.items() <= self.labels.items()
+        return is_host(self.resources, self.labels, device, chips)
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,10 @@
 
 import json
 import sys
-import time
-from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
-from crossmesh.doctor.chip_work import COPIED, ENOUGH_S, ROUNDS, SIZE
+from crossmesh.doctor.chip_work import COPIED, SIZE, seconds_of, version_of
 
 
 def measured() -> dict[str, object]:
@@ -18,9 +15,14 @@ def measured() -> dict[str, object]:
     size, numbers = SIZE[on_gpu], COPIED[on_gpu] // 4
     left, right = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     out = torch.empty_like(left)
-    product = _seconds(lambda: torch.mm(left, right, out=out), device)
+
+    def wait(_result: object) -> None:
+        if on_gpu:
+            torch.cuda.synchronize(device)
+
+    product = seconds_of(lambda: torch.mm(left, right, out=out), wait)
     source, target = torch.ones(numbers, device=device), torch.empty(numbers, device=device)
-    copy = _seconds(lambda: target.copy_(source), device)
+    copy = seconds_of(lambda: target.copy_(source), wait)
     return {
         "framework": f"torch {torch.__version__}",
         "platform": device.type,
@@ -28,36 +30,9 @@ def measured() -> dict[str, object]:
         "size": size,
         "flops_per_s": 2 * size**3 / product,
         "bytes_per_s": 2 * 4 * numbers / copy,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if on_gpu else _version("nvidia-nccl-cu13"),
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if on_gpu else version_of("nvidia-nccl-cu13"),
         "cuda": torch.version.cuda or "",
     }
-
-
-def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Wall clock of one call: the fastest of some rounds of calls that are waited for together."""
-    count, fastest = 1, float("inf")
-    _round(work, 1, device)
-    while (took := _round(work, count, device)) < ENOUGH_S:
-        count = max(2 * count, int(count * ENOUGH_S / max(took, 1e-6)))
-    for _ in range(ROUNDS):
-        fastest = min(fastest, _round(work, count, device) / count)
-    return fastest
-
-
-def _round(work: Callable[[], object], count: int, device: torch.device) -> float:
-    start = time.perf_counter()
-    for _ in range(count):
-        work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from queue import Queue
 from threading import Semaphore, Thread
 from typing import Any
@@ -29,7 +30,7 @@ from crossmesh.doctor.sharing import Shared, offered, sharing_finding
 from crossmesh.environments import WorkerEnvironment, environment
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import slices
-from crossmesh.hardware.devices import Cpu, Device, Gpu
+from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.hardware.emulation import emulating
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import StorageSpec
@@ -54,8 +55,8 @@ def examine_cluster(spec: ExperimentSpec, console: Console, *, start_nodes: bool
 def _examined(spec: ExperimentSpec, console: Console, start_nodes: bool, timeout_s: float) -> Report:
     device, catalogue = spec.hardware.slice.device, list(slices(spec.hardware.catalogue).values())
     findings = []
-    if not is_up(listed(ray.nodes()), device, spec.mesh.dcn):
-        findings.append(_missing(spec, console, start_nodes=start_nodes))
+    if not isinstance(device, Cpu) and not is_up(listed(ray.nodes()), device, spec.mesh.dcn):
+        findings.append(_missing(spec, device, console, start_nodes=start_nodes))
     nodes = listed(ray.nodes())
     probed = chosen(nodes, catalogue, ray.get_runtime_context().get_node_id())
     gone = len({one["NodeID"] for one in ray.nodes() if not one["Alive"]})
@@ -70,12 +71,10 @@ def _examined(spec: ExperimentSpec, console: Console, start_nodes: bool, timeout
         return Report(tuple(findings), tuple(_visited(spec, probed, shared, timeout_s, stage)))
 
 
-def _missing(spec: ExperimentSpec, console: Console, *, start_nodes: bool) -> Finding:
+def _missing(spec: ExperimentSpec, device: Gpu | Tpu, console: Console, *, start_nodes: bool) -> Finding:
     """Hardware that was chosen and is not up: said, or with `start_nodes` asked for."""
-    name, device = spec.hardware.name, spec.hardware.slice.device
+    name = spec.hardware.name
     title, many = f"hardware={name}", f"{spec.mesh.dcn} x " if spec.mesh.dcn > 1 else ""
-    if isinstance(device, Cpu):
-        return ok(title, "on any node")
     if not start_nodes:
         found = f"no node of the cluster has {many}{device.chip_count()} x {device.chip} now. Nothing was started for it"
         return note(title, f"{found}: nodes that start cost money", "start_nodes=true    # asks the autoscaler for them, and looks at them")
@@ -117,12 +116,12 @@ def _visited(spec: ExperimentSpec, probed: Sequence[Probed], shared: Shared, tim
 def _visit(spec: ExperimentSpec, probed: Probed, shared: Shared, timeout_s: float) -> tuple[Finding, ...]:
     """Everything of one node."""
     first, *others = environments_of(probed.device)
-    found = _asked(first, probed, timeout_s, lambda left: _looked(spec, probed, first, shared, left))
+    found = _asked(first, probed, timeout_s, partial(_looked, spec, probed, first, shared))
     if len(found) > 1:  # It answers.
         for worker in others:
-            found += _asked(worker, probed, timeout_s, lambda left, worker=worker: _locked(worker, probed.node, left))  # type: ignore[misc]
+            found += _asked(worker, probed, timeout_s, partial(_locked, worker, probed.node))
         if not isinstance(probed.device, Cpu):
-            found += _asked(first, probed, timeout_s, lambda left: _measured(first, probed, left))
+            found += _asked(first, probed, timeout_s, partial(_measured, first, probed))
     return tuple(found)
 
 

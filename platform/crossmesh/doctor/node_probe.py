@@ -3,9 +3,9 @@
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 
 from crossmesh.doctor.accelerators import Seen, driver_finding, node_finding, seen_here
+from crossmesh.doctor.chip_work import version_of
 from crossmesh.doctor.examination import examine
 from crossmesh.doctor.finding import FAULT, NOTE, Finding, ok
 from crossmesh.doctor.judging import check_judging
@@ -112,10 +112,5 @@ def packages_of(lock: str) -> Finding:
 
 def libraries_finding() -> Finding:
     """Versions of what jobs compute with, as far as it is installed."""
-    found = []
-    for name in _LIBRARIES:
-        try:
-            found.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
+    found = [f"{name} {version}" for name in _LIBRARIES if (version := version_of(name))]
     return ok("libraries", ", ".join(found) or "none")

@@ -6,9 +6,10 @@ from typing import Any
 
 from crossmesh.hardware.catalogue import Slice
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
+from crossmesh.hardware.hosts import SLICE_LABEL, is_host, whole_slices
 
-_SLICE, _POD, _WORKER = "ray.io/tpu-slice-name", "ray.io/tpu-pod-type", "ray.io/tpu-worker-id"
-_OF_ONE_NODE = {"ray.io/node-id", _SLICE, _WORKER}
+_POD, _WORKER = "ray.io/tpu-pod-type", "ray.io/tpu-worker-id"
+_OF_ONE_NODE = {"ray.io/node-id", SLICE_LABEL, _WORKER}
 """Labels in which nodes of one kind differ."""
 _SIZES = {"memory", "object_store_memory"}
 _HEAD = "node:__internal_head__"
@@ -31,7 +32,7 @@ class Node:
     @property
     def slice(self) -> str:
         """The TPU slice that it is a host of; empty: of none."""
-        return self.labels.get(_SLICE, "")
+        return self.labels.get(SLICE_LABEL, "")
 
     @property
     def kind(self) -> tuple[tuple[str, str], ...]:
@@ -104,7 +105,7 @@ def chosen(nodes: Sequence[Node], known: Iterable[Slice], here: str) -> list[Pro
 
 def recognized(node: Node, catalogue: Iterable[Slice]) -> tuple[Device, Slice | None]:
     """What computes on a node, and the catalogue's entry of it."""
-    fitting = [one for one in catalogue if has(node, one.device)]
+    fitting = [one for one in catalogue if not isinstance(one.device, Cpu) and is_host(node.resources, node.labels, one.device)]
     gpus, chips = int(node.resources.get("GPU", 0)), int(node.resources.get("TPU", 0))
     if fitting:
         best = min(fitting, key=lambda one: (one.device.chip_count() != gpus, one.name) if gpus else (False, one.name))
@@ -117,23 +118,6 @@ def recognized(node: Node, catalogue: Iterable[Slice]) -> tuple[Device, Slice | 
     return Cpu(), None
 
 
-def has(node: Node, device: Device) -> bool:
-    """Whether `node` has the chip of `device`; of TPUs, whether it is a host of such a slice."""
-    if isinstance(device, Cpu) or device.node_resource not in node.resources:
-        return False
-    if isinstance(device, Gpu):
-        return node.resources.get("GPU", 0) > 0
-    return bool(node.resources.get("TPU", 0)) and node.labels.get(_POD) == device.accelerator_type
-
-
 def is_up(nodes: Iterable[Node], device: Device, slices: int) -> bool:
     """Whether the cluster has nodes enough for `slices` times `device` now, taken or free."""
-    if isinstance(device, Cpu):
-        return True
-    fitting = [node for node in nodes if has(node, device)]
-    if isinstance(device, Gpu):
-        return len([node for node in fitting if node.resources["GPU"] >= device.count]) >= slices
-    hosts: dict[str, int] = {}
-    for node in fitting:
-        hosts[node.slice] = hosts.get(node.slice, 0) + 1
-    return len([count for count in hosts.values() if count >= device.hosts]) >= slices
+    return isinstance(device, Cpu) or whole_slices(device, nodes) >= slices

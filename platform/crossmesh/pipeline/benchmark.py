@@ -20,7 +20,8 @@ from crossmesh.pipeline.benchmark_subject import Subject, own_server, own_subjec
 from crossmesh.spec.bench import TRACE_DIGEST
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.provenance import gather_provenance
-from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_SERVER, Tracker
+from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TAG_SERVER
+from crossmesh.track.tracker import Tracker
 
 _SERVER_FILE = "server.json"
 

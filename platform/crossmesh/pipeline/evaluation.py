@@ -33,7 +33,8 @@ from crossmesh.spec.classes import settings
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.trial import cache_folder
 from crossmesh.track.provenance import gather_provenance
-from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TAG_EVALUATION, TAG_SERVER, TAG_SUBJECT, Tracker
+from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TAG_EVALUATION, TAG_SERVER, TAG_SUBJECT
+from crossmesh.track.tracker import Tracker
 
 BASE = "base"
 _NO_FILES: Mapping[str, str] = {}

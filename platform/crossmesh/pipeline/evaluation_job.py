@@ -19,7 +19,8 @@ from crossmesh.plan.planner import own_planner
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.trial import fetch
 from crossmesh.track.flatten import flatten
-from crossmesh.track.tracker import TAG_KIND, Tracker
+from crossmesh.track.tracked_run import TAG_KIND
+from crossmesh.track.tracker import Tracker
 
 
 @dataclass(frozen=True)

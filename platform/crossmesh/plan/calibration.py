@@ -18,7 +18,8 @@ from crossmesh.plan.point import Point, training_point
 from crossmesh.spec.compose import restore_spec
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.repeats import STEADY_MISSING
-from crossmesh.track.tracker import TrackedRun, Tracker
+from crossmesh.track.tracked_run import TrackedRun
+from crossmesh.track.tracker import Tracker
 
 FEWEST = 3
 """Runs that a factor needs: a single one may have measured a busy machine."""

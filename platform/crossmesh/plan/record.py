@@ -5,7 +5,7 @@ from typing import Any
 
 from crossmesh.hardware.chips import Price
 from crossmesh.plan.forecast import Forecast, usable_bytes
-from crossmesh.track.tracker import TAG_HBM_SOURCE, TAG_STEP_SOURCE
+from crossmesh.track.tracked_run import TAG_HBM_SOURCE, TAG_STEP_SOURCE
 
 
 @dataclass(frozen=True)

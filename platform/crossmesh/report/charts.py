@@ -175,12 +175,18 @@ def _name_rows(axis: Any, names: Sequence[str], width: int) -> None:
         )
 
 
+def rated_runs(results: Results) -> list[tuple[Variant, TrainingSummary, float]]:
+    """Trainings whose times may be shown, with the rate of each; without those that were never on all their slices."""
+    trained = [(variant, variant.training) for variant in results.timed]
+    return [(variant, training, training.tokens_per_s) for variant, training in trained if training and training.tokens_per_s is not None]
+
+
 def speed_chart(results: Results, width: int) -> str:
-    """Draw real training tokens a second and the wall clock of training, one bar a trained variant."""
-    trained = [(variant, variant.training) for variant in results.timed if variant.training is not None]
+    """Draw real training tokens a second and the wall clock of training, one bar a trained variant that has a rate."""
+    trained = rated_runs(results)
     panels = (
-        ("speed, real tokens per second", [training.tokens_per_s for _, training in trained]),
-        ("time of all steps, seconds", [training.seconds for _, training in trained]),
+        ("speed, real tokens per second", [rate for _, _, rate in trained]),
+        ("time of all steps, seconds", [training.seconds for _, training, _ in trained]),
     )
 
     def draw(figure: Any) -> None:
@@ -188,10 +194,10 @@ def speed_chart(results: Results, width: int) -> str:
         for axis, (title, values) in zip(figure.subplots(len(panels), 1), panels, strict=True):
             top = max([value for value in values if math.isfinite(value)], default=0.0) or 1.0
             axis.set_title(title, loc="left", color=_INK, fontsize=_TEXT_PX * _POINTS_PER_PIXEL)
-            for row, ((variant, _), value) in enumerate(zip(trained, values, strict=True)):
+            for row, ((variant, _, _), value) in enumerate(zip(trained, values, strict=True)):
                 axis.barh([row], [value], height=0.55, color=_SERIES[numbers[variant.name]])
                 axis.annotate(f"{value:,.0f}", (value + 0.02 * top, row), va="center", color=_INK)
-            _name_rows(axis, [variant.name for variant, _ in trained], width)
+            _name_rows(axis, [variant.name for variant, _, _ in trained], width)
             axis.set_ylim(len(trained) - 0.4, -0.6)
             axis.set_xlim(0, 1.2 * top)
             axis.grid(visible=False, axis="y")

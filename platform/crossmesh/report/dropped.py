@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from crossmesh.errors import CrossmeshError
-from crossmesh.track.tracker import TAG_DATA, TrackedRun, Tracker
+from crossmesh.track.tracked_run import TAG_DATA, TrackedRun
+from crossmesh.track.tracker import Tracker
 
 _METRIC = "data/dropped_rows"
 _RECORD = "records/rows.json"

@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from crossmesh.report import sweep_charts
 from crossmesh.report.cells import SOURCE_MARKS, SOURCES
-from crossmesh.report.charts import BARS, PAGE, loss_chart, score_chart, series_numbers, speed_chart, svg
+from crossmesh.report.charts import BARS, PAGE, loss_chart, rated_runs, score_chart, series_numbers, speed_chart, svg
 from crossmesh.report.comparable import Comparison
 from crossmesh.report.examples import examples
 from crossmesh.report.findings import answer, findings, headline, largest_loss_gap, lead, small
@@ -121,11 +121,11 @@ def _figures(results: Results, comparison: Comparison) -> Iterator[_Figure]:
     if results.splits and len(results.variants) <= BARS:
         caption = "pass@1 with its interval: " + "; ".join(_score_words(results))
         yield _Figure("Problems solved", caption, partial(score_chart, results))
-    if results.trained and len(results.trained) <= _FEW:
+    rated = rated_runs(results)
+    if rated and len(results.trained) <= _FEW:
         rates = ", ".join(
-            f"{v.name} {v.training.tokens_per_s:,.0f} tokens/s in {v.training.seconds:,.0f} s{' (emulated)' if v.emulated else ''}"
-            for v in results.timed
-            if v.training
+            f"{one.name} {rate:,.0f} tokens/s in {training.seconds:,.0f} s{' (emulated)' if one.emulated else ''}"
+            for one, training, rate in rated
         )
         caption = f"Real tokens, padding not counted: {rates}. One run each."
         yield _Figure("Training speed", caption, partial(speed_chart, results))

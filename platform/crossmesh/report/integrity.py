@@ -11,7 +11,7 @@ from crossmesh.errors import InputError
 from crossmesh.spec.fingerprint import TRAINED_RECORD, WITHOUT_RECORD, digest_of, identity_of_digests
 from crossmesh.track.flatten import PARAM_LIMIT, flatten, split_long
 from crossmesh.track.masking import MASK
-from crossmesh.track.tracker import (
+from crossmesh.track.tracked_run import (
     TAG_ADAPTER,
     TAG_EVALUATION,
     TAG_IDENTITY,

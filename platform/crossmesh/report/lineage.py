@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from crossmesh.report.selection import BENCHMARK, EVALUATE, kind_of, parent_of
-from crossmesh.track.tracker import TAG_ADAPTER, TAG_BASE, TrackedRun
+from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TrackedRun
 
 _BASE = "base"
 

@@ -50,7 +50,7 @@ def _speed(variant: Variant, training: TrainingSummary) -> Estimate | None:
     sound = [one.tokens_per_s for one in variant.repeats if not one.load]
     if len(sound) >= FEWEST_RUNS:
         return rate_of_runs(sound)
-    return Estimate(training.tokens_per_s) if training.tokens_per_s > 0 else None
+    return Estimate(training.tokens_per_s) if training.tokens_per_s else None
 
 
 def _sample(variant: Variant, training: TrainingSummary) -> Estimate | None:
@@ -81,6 +81,7 @@ MEASURES = (
         "padding not counted; the median of the steps, or with three repeats their mean, its interval over the repeats",
         HIGHER,
         _speed,
+        why="not measured: no steady step on all slices of its mesh",
     ),
     Measure(
         "padded_tokens_per_s",

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crossmesh.errors import InputError
-from crossmesh.track.tracker import TAG_KIND, TrackedRun, Tracker
+from crossmesh.track.tracked_run import TAG_KIND, TrackedRun
+from crossmesh.track.tracker import Tracker
 
 TRAIN, EVALUATE, BENCHMARK = "train", "evaluate", "benchmark"
 KINDS = (TRAIN, EVALUATE, BENCHMARK)

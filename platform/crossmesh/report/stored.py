@@ -47,13 +47,8 @@ from crossmesh.spec.bench import RATE as RATE_LOAD
 from crossmesh.spec.bench import TRACE, TRACE_DIGEST
 from crossmesh.spec.fingerprint import digest_of, digest_of_parts
 from crossmesh.track.repeats import RATE, TAG_ROUND, TAG_STEPS, load_of, repeats_by_run
-from crossmesh.track.tracker import (
-    TAG_PROVENANCE,
-    TAG_SCIENCE,
-    TAG_SYSTEM,
-    TrackedRun,
-    Tracker,
-)
+from crossmesh.track.tracked_run import TAG_PROVENANCE, TAG_SCIENCE, TAG_SYSTEM, TrackedRun
+from crossmesh.track.tracker import Tracker
 
 MOST_CURVES = 200
 """Of more trainings the losses of so many are read."""

@@ -41,7 +41,7 @@ def points(results: Results) -> tuple[Point, ...]:
     for variant in results.trained:
         system, training = variant.record.system or {}, variant.training
         mesh = system.get("mesh")
-        if training is None or not isinstance(mesh, Mapping) or "batch_micro" not in system:
+        if training is None or training.tokens_per_s is None or not isinstance(mesh, Mapping) or "batch_micro" not in system:
             continue
         used = [f"{axis} {mesh[axis]}" for axis in _AXES if mesh.get(axis, 1) > 1]
         where = (str(system.get("backend", "")), str(system.get("hardware", "")))
@@ -146,7 +146,7 @@ def offers(results: Results, names: Set[str]) -> tuple[Offer, ...]:
 
 def _offer(variant: Variant, results: Results) -> Offer | None:
     training = variant.training
-    if training is None or training.tokens_per_s <= 0:
+    if training is None or not training.tokens_per_s:
         return None
     system = variant.record.system or {}
     score = variant.score(results.splits[0]) if results.splits else None

@@ -8,7 +8,8 @@ from crossmesh.report.cells import MODELLED
 from crossmesh.report.measures import PLANNED_MEMORY, PLANNED_SPEED
 from crossmesh.report.variants import TrainingSummary
 from crossmesh.track.repeats import STEADY_MISSING
-from crossmesh.track.tracker import TAG_HBM_SOURCE, TAG_STEP_SOURCE, TrackedRun, Tracker
+from crossmesh.track.tracked_run import TAG_HBM_SOURCE, TAG_STEP_SOURCE, TrackedRun
+from crossmesh.track.tracker import Tracker
 
 FINAL = "train/final_loss"
 _TOTALS = (FINAL, "train/tokens_per_s_steady", "train/seconds", "train/tokens", "train/loss_tokens")
@@ -26,8 +27,10 @@ def training_summary(run: TrackedRun, losses: tuple[tuple[int, float], ...], wat
     if missing := [name for name in _TOTALS if name not in metrics]:
         raise InputError(f"The MLflow run {run.run_id} ({run.name}) has no metric {missing[0]}: it is no finished training of ours.")
     totals = {name.removeprefix("train/"): metrics[name] for name in _TOTALS}
-    rate = totals["tokens_per_s_steady"]
+    padded = metrics.get("train/padded_tokens_per_s_steady")
     planned, planned_mfu = metrics.get("plan/tokens_per_s"), metrics.get("plan/mfu")
+    # A rate without some slices is not that of the mesh that the run names.
+    rate, padded = (None, None) if metrics.get(STEADY_MISSING) else (totals["tokens_per_s_steady"], padded)
     return TrainingSummary(
         losses=losses,
         final_loss=totals["final_loss"],
@@ -35,9 +38,9 @@ def training_summary(run: TrackedRun, losses: tuple[tuple[int, float], ...], wat
         seconds=totals["seconds"],
         tokens=int(totals["tokens"]),
         loss_tokens=int(totals["loss_tokens"]),
-        padded_tokens_per_s=metrics.get("train/padded_tokens_per_s_steady"),
+        padded_tokens_per_s=padded,
         rented_s=metrics.get("train/rented_seconds"),
-        mfu=planned_mfu * rate / planned if planned and planned_mfu and not metrics.get(STEADY_MISSING) else None,
+        mfu=planned_mfu * rate / planned if planned and planned_mfu and rate else None,
         energy_wh=None if watts is None else watts * totals["seconds"] / 3600,
     )
 

@@ -81,8 +81,8 @@ class TrainingSummary:
     losses: tuple[tuple[int, float], ...]
     """(step, loss in nats per loss token), by step; empty where the curves of many runs were not all read."""
     final_loss: float
-    tokens_per_s: float
-    """Real tokens, padding not counted, over all steps."""
+    tokens_per_s: float | None
+    """Real tokens, padding not counted; None for a run that never had all slices of its mesh (`mesh.min_dcn`)."""
     seconds: float
     """Wall clock of all steps, those that compile included; loading, checkpoints and export are not."""
     tokens: int

@@ -51,7 +51,8 @@ from crossmesh.sweep.view import SweepView, last_table
 from crossmesh.sweep.work import Workload
 from crossmesh.track.client import TrackingError
 from crossmesh.track.repeats import repeats_by_run, sound_rates
-from crossmesh.track.tracker import TAG_DATA, TAG_SCIENCE, Tracker
+from crossmesh.track.tracked_run import TAG_DATA, TAG_SCIENCE
+from crossmesh.track.tracker import Tracker
 
 _POLL_S = 0.5
 _WRITE_S = 2.0

@@ -10,7 +10,8 @@ from typing import Any
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.fingerprint import SCIENCE_FORM, Record, form_of, settings_digest, system_record
-from crossmesh.track.tracker import TAG_IDENTITY, Tracker
+from crossmesh.track.tracked_run import TAG_IDENTITY
+from crossmesh.track.tracker import Tracker
 from crossmesh.train.assignment import Origin, checkpoint_folder, checkpoint_target
 
 _MUST_BE_EQUAL = {"base": "base model", "data": "data", "trained": "what is trained", "lora": "LoRA", "precision": "precision"}

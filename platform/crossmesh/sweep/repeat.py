@@ -17,7 +17,8 @@ from crossmesh.spec.fingerprint import SCIENCE_FORM, form_of
 from crossmesh.sweep.trial import Prepared, fetch, prepare
 from crossmesh.track.load import load_reasons
 from crossmesh.track.repeats import KIND, RATE, TAG_OF, TAG_ROUND, TAG_STEPS, repeats_by_run, sound_rounds
-from crossmesh.track.tracker import TAG_SCIENCE, TrackedRun, Tracker
+from crossmesh.track.tracked_run import TAG_SCIENCE, TrackedRun
+from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import Event, LoadEvent, StepEvent
 from crossmesh.train.launch import train
 

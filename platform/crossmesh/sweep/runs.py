@@ -9,7 +9,8 @@ from crossmesh.files import canonical_json, digest_text, write_json
 from crossmesh.installation import job_command
 from crossmesh.sweep.state import Point, SweepState, state_of
 from crossmesh.track.client import TrackingError
-from crossmesh.track.tracker import TrackedRun, Tracker
+from crossmesh.track.tracked_run import TrackedRun
+from crossmesh.track.tracker import Tracker
 
 KIND, REJECTED_KIND = "sweep", "rejected"
 TAG_REASON = "crossmesh.rejected_because"

@@ -56,7 +56,9 @@ class Training:
             self._models[spec.model] = model
         prepared = prepare(spec, model, tracker)
         trial = run_trial(spec, prepared, tracker, hooks.on_event, parent=hooks.parent, force=hooks.force, check=hooks.check)
-        return Ran(trial.run_id, trial.skipped, spec.optim.last_step, trial.result.final_loss, trial.result.tokens_per_s)
+        result = trial.result
+        rate = None if result.steady_missing_slices else result.tokens_per_s  # Of fewer slices it is not that of the point's mesh.
+        return Ran(trial.run_id, trial.skipped, spec.optim.last_step, result.final_loss, rate)
 
 
 def values_of(spec: ExperimentSpec, trial: Trial) -> dict[str, Any]:

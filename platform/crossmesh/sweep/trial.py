@@ -7,7 +7,7 @@ and how it steps is `train/`.
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,22 +48,13 @@ from crossmesh.spec.fingerprint import (
 )
 from crossmesh.sweep.lease import LeaseLostError, leased
 from crossmesh.sweep.origin import check_origin, find_origin
+from crossmesh.sweep.trial_log import TrialLog, params_of, totals_of
 from crossmesh.track.provenance import gather_provenance
-from crossmesh.track.repeats import STEADY_MISSING
 from crossmesh.track.sender import registered_name
-from crossmesh.track.tracker import (
-    TAG_ADAPTER,
-    TAG_BACKEND,
-    TAG_BASE,
-    TAG_CONTINUES,
-    TAG_DATA,
-    TAG_SCIENCE,
-    TAG_SYSTEM,
-    TAG_TRAINED,
-    Tracker,
-)
+from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BACKEND, TAG_BASE, TAG_CONTINUES, TAG_DATA, TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED
+from crossmesh.track.tracker import Tracker
 from crossmesh.train.assignment import Assignment, Origin
-from crossmesh.train.events import Event, LoadEvent, OnEvent, StageEvent, StepEvent, SystemEvent, WarningEvent
+from crossmesh.train.events import OnEvent, StageEvent, WarningEvent
 from crossmesh.train.launch import TrainResult, train
 
 _RUN_FILE = "run.json"
@@ -282,7 +273,7 @@ def _run(
         on_event(WarningEvent(note))
     run_id = _open_run(spec, prepared, tracker, folder, parent)
     status = "FAILED"
-    log = _Log(tracker, run_id, spec.mesh.dcn)
+    log = TrialLog(tracker, run_id, spec.mesh.dcn)
     try:
         result = train(spec, prepared.model, folder, log.before(on_event), prepared.start, check, prepared.origin, prepared.order)
         if result.data_digest != prepared.science.contents["data"]["digest"]:
@@ -296,7 +287,7 @@ def _run(
         write_json(result.adapter_folder / TRAINED_RECORD, own)
         tracker.tags(run_id, {TAG_TRAINED: digest_of(own)})
         tracker.artifact_folder(run_id, result.adapter_folder, result.adapter_folder.name)
-        tracker.metrics(run_id, _totals(spec, result, None if spec.hardware.emulated else prepared.planned), spec.optim.last_step)
+        tracker.metrics(run_id, totals_of(spec, result, None if spec.hardware.emulated else prepared.planned), spec.optim.last_step)
         if not spec.lora.full:
             _register(spec, prepared, tracker, run_id, result)
         status = "FINISHED"
@@ -327,7 +318,7 @@ def _open_run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder
         parent=parent,
         identity=prepared.identity,
         tags={TAG_BACKEND: spec.backend_name},
-        params=_params(spec),
+        params=params_of(spec),
         emulated=emulated,
     )
     tracker.records(run_id, prepared.science.contents, prepared.system.contents)
@@ -383,74 +374,6 @@ def _register(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, run_id
     tracker.tags(run_id, lineage)
     fingerprints = {TAG_SCIENCE: prepared.science.digest, TAG_SYSTEM: prepared.system.digest}
     tracker.register(run_id, result.adapter_folder.name, registered_name(spec.model.weights), {**lineage, **fingerprints})
-
-
-class _Log:
-    """Puts what training says into a run."""
-
-    def __init__(self, tracker: Tracker, run_id: str, slices: int) -> None:
-        """`slices` is `mesh.dcn`."""
-        self._tracker = tracker
-        self._run_id = run_id
-        self._slices = slices
-        self._tokens = {0: 0}
-        """Real tokens trained on after each step; the steps of earlier starts are told again, so that there is no gap."""
-
-    def before(self, on_event: OnEvent) -> OnEvent:
-        """Log an event, then pass it on."""
-
-        def heard(event: Event) -> None:
-            if isinstance(event, StepEvent):
-                self.step(event)
-            elif isinstance(event, SystemEvent):
-                self._tracker.system(self._run_id, event.node, event.values, event.at)
-            elif isinstance(event, LoadEvent):
-                self._tracker.metrics(self._run_id, {f"load/{key}": value for key, value in event.values.items()}, max(self._tokens))
-            on_event(event)
-
-        return heard
-
-    def step(self, event: StepEvent) -> None:
-        """Log a step; what the run has already is not logged again."""
-        self._tokens[event.step] = self._tokens[event.step - 1] + event.real_tokens
-        values = {
-            "train/loss": event.loss,
-            "train/grad_norm": event.grad_norm,
-            "train/learning_rate": event.learning_rate,
-            "train/tokens": self._tokens[event.step],
-            "train/tokens_per_s": event.tokens_per_s,
-            "train/padded_tokens_per_s": event.padded_tokens_per_s,
-            "train/packing_efficiency": event.packing_efficiency,
-            "train/step_seconds": event.seconds,
-            **({"train/slices": self._slices - event.missing_slices} if self._slices > 1 else {}),
-        }
-        self._tracker.metrics(self._run_id, values, event.step)
-
-
-def _params(spec: ExperimentSpec) -> dict[str, Any]:
-    """The spec's keys, and beside them what follows from several: the mesh and the micro-batch as they are."""
-    shape = spec.mesh_shape
-    return {
-        **{one.name: getattr(spec, one.name) for one in fields(spec)},
-        "mesh_shape": shape,
-        "micro_batch": spec.micro_batch,
-        "attention": spec.attention,
-    }
-
-
-def _totals(spec: ExperimentSpec, result: TrainResult, planned: Forecast | None) -> dict[str, float]:
-    """What the whole run measured, and its price at the list's; `report/stored.py` reads it again."""
-    price = planned.price if planned else None
-    slices = spec.mesh.dcn
-    usd = {"train/usd": price.usd_per_hour * slices * result.rented_s(slices) / 3600} if price else {}
-    return usd | {
-        "train/final_loss": result.final_loss,
-        "train/tokens_per_s_steady": result.tokens_per_s,
-        "train/padded_tokens_per_s_steady": result.padded_tokens_per_s,
-        "train/seconds": result.seconds,
-        "train/loss_tokens": result.loss_tokens,
-        **({"train/rented_seconds": result.rented_s(slices), STEADY_MISSING: result.steady_missing_slices} if slices > 1 else {}),
-    }
 
 
 def _trial(prepared: Prepared, folder: Path, tracker: Tracker, run_id: str, result: TrainResult, *, skipped: bool) -> Trial:

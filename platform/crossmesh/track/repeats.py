@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from crossmesh.track.load import load_reasons
-from crossmesh.track.tracker import TrackedRun, Tracker
+from crossmesh.track.tracked_run import TrackedRun
+from crossmesh.track.tracker import Tracker
 
 KIND = "repeat"
 TAG_OF, TAG_ROUND, TAG_STEPS = "crossmesh.repeat_of", "crossmesh.repeat_round", "crossmesh.repeat_steps"
@@ -22,10 +23,8 @@ def repeats_by_run(tracker: Tracker) -> dict[str, list[TrackedRun]]:
 
 
 def load_of(metrics: Mapping[str, float]) -> tuple[str, ...]:
-    """What a run's own load check says, and that it never had all its slices."""
-    reasons = load_reasons({key.removeprefix("load/"): value for key, value in metrics.items() if key.startswith("load/")})
-    missing = int(metrics.get(STEADY_MISSING, 0))
-    return (*reasons, f"its rate is without {missing} slice(s) of its mesh (mesh.min_dcn)") if missing else reasons
+    """What a run's own load check says."""
+    return load_reasons({key.removeprefix("load/"): value for key, value in metrics.items() if key.startswith("load/")})
 
 
 def sound_rounds(runs: Sequence[str], found: Mapping[str, Sequence[TrackedRun]], steps: int) -> int:

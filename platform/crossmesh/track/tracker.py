@@ -29,36 +29,10 @@ from crossmesh.track.masking import mask
 from crossmesh.track.provenance import Provenance, environment_text
 from crossmesh.track.sender import Sender, metric_entry, spool
 from crossmesh.track.system import sampling
+from crossmesh.track.tracked_run import TAG_EMULATED, TAG_IDENTITY, TAG_KIND, TAG_PROVENANCE, TAG_SCIENCE, TAG_SYSTEM, TrackedRun
 from crossmesh.track.views import NOTE, NOTE_TAG, VIEWS
 from crossmesh.track.writer import Writer
 
-TAG_KIND = "crossmesh.kind"
-TAG_IDENTITY = "crossmesh.identity"
-TAG_SCIENCE = "crossmesh.science"
-TAG_SYSTEM = "crossmesh.system"
-TAG_PROVENANCE = "crossmesh.provenance"
-TAG_STEP_SOURCE, TAG_HBM_SOURCE = "crossmesh.plan_step_source", "crossmesh.plan_hbm_source"
-"""Whether time and memory of the run's plan are modelled or compiled."""
-TAG_ADAPTER = "crossmesh.adapter"
-"""Digest of an adapter: on the run that trained it, its registered version, and the runs that served or examined it."""
-TAG_BASE = "crossmesh.base"
-"""Digest of the base's weights, on the same."""
-TAG_DATA = "crossmesh.data"
-"""Digest of the rows that were trained on."""
-TAG_CONTINUES = "crossmesh.continues"
-"""Digest of the adapter that training continued from."""
-TAG_TRAINED = "crossmesh.trained"
-"""Digest of the record that lies beside what was trained (`spec/fingerprint.py`): a run with this tag has one."""
-TAG_SERVER = "crossmesh.server"
-"""Fingerprint of the server that was examined or measured."""
-TAG_EMULATED = "crossmesh.emulated"
-"""`true` on a run that computed on CPU devices under the name of other hardware."""
-TAG_BACKEND = "crossmesh.backend"
-"""The framework that trained."""
-TAG_SUBJECT = "crossmesh.subject"
-"""What an examined model is called: `base`, or the name of an adapter."""
-TAG_EVALUATION = "crossmesh.evaluation"
-"""Fingerprint of how a model was examined."""
 METRIC_NAMES = "records/metric_names.json"
 """Artifact of a run: what its metrics are called whose names MLflow does not take."""
 UI_PORT = 5000
@@ -71,36 +45,6 @@ _PATIENCE_S = 15.0
 """How long the end of a run, or a call that reads, waits for MLflow to take what is logged, once it is known to be away."""
 _PAGE = 5_000
 """Runs of one answer of a search."""
-
-
-@dataclass(frozen=True)
-class TrackedRun:
-    """A run as it stands in the store."""
-
-    run_id: str
-    name: str
-    status: str
-    """RUNNING, FINISHED, FAILED or KILLED."""
-    tags: Mapping[str, str] = field(default_factory=dict)
-    """Without versions, which the provenance record has."""
-    params: Mapping[str, str] = field(default_factory=dict)
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    """The value at the last step of each metric."""
-
-    @property
-    def emulated(self) -> bool:
-        """Whether its tag or its parameter says that it computed on CPU devices under the name of other hardware."""
-        return "true" in (self.tags.get(TAG_EMULATED), self.params.get("emulated"))
-
-    @property
-    def backend(self) -> str:
-        """The framework that trained; of runs from before the tag, their name, which people may change."""
-        return self.tags.get(TAG_BACKEND, self.name)
-
-    @property
-    def subject(self) -> str:
-        """What the examined model is called; of runs from before the tag, as their name says."""
-        return self.tags.get(TAG_SUBJECT, self.name.removeprefix("evaluate "))
 
 
 @dataclass

@@ -23,7 +23,7 @@ from crossmesh.train.loop import DivergedError
 from crossmesh.train.nodes import keep_coordinator_on_head, lost_nodes, release_reservations
 from crossmesh.train.retry import Ending, Failure, FailureKind, judge
 from crossmesh.train.scaling import scaling
-from crossmesh.train.slices import Growth, requests_for
+from crossmesh.train.slices import MissingSlices, requests_for
 from crossmesh.train.trainer import fit
 
 _POLL_S = 0.2
@@ -75,8 +75,8 @@ def run_attempt(assignment: Assignment, on_event: OnEvent, check: Callable[[], N
     on_event(StartEvent(f"starting Ray Train ({spec.backend_name}, {spec.hardware.name}, {_count(workers.num_workers)})"))
     if users_cluster() is not None:
         keep_coordinator_on_head()
-    with _growth(assignment) as growth, task_options(worker, device, spec.mesh.dcn) as options:
-        failure, grows = _run(options, assignment, on_event, check, growth)
+    with _missing_slices(assignment) as missing, task_options(worker, device, spec.mesh.dcn) as options:
+        failure, grows = _run(options, assignment, on_event, check, missing)
     refused, preempted = assignment.error.is_file(), assignment.preempted.exists()
     blamed_on_code = failure is not None and failure.kind is FailureKind.RAISED and not refused
     gone = blamed_on_code and bool(lost_nodes(_nodes(assignment)))
@@ -85,18 +85,18 @@ def run_attempt(assignment: Assignment, on_event: OnEvent, check: Callable[[], N
 
 
 @contextmanager
-def _growth(assignment: Assignment) -> Iterator[Growth | None]:
+def _missing_slices(assignment: Assignment) -> Iterator[MissingSlices | None]:
     """What looks for the slices that the attempt lacks; None where the run always has all."""
-    spec = assignment.spec
-    if spec.mesh.least_dcn == spec.mesh.dcn or isinstance(spec.hardware.slice.device, Cpu):
+    spec, device = assignment.spec, assignment.spec.hardware.slice.device
+    if spec.mesh.least_dcn == spec.mesh.dcn or isinstance(device, Cpu):
         yield None
         return
-    with requests_for(spec.hardware.slice.device) as requests:
-        yield Growth(spec, assignment.placed.mesh.dcn, requests)
+    with requests_for(device) as requests:
+        yield MissingSlices(spec, assignment.placed.mesh.dcn, requests)
 
 
 def _run(
-    options: Mapping[str, Any], assignment: Assignment, on_event: OnEvent, check: Callable[[], None], growth: Growth | None
+    options: Mapping[str, Any], assignment: Assignment, on_event: OnEvent, check: Callable[[], None], missing: MissingSlices | None
 ) -> tuple[Failure | None, bool]:
     """Return what failed, and whether the workers were asked to stop because there are more slices."""
     # In a process that ends with it: Ray Train's controller is its child and ends then too, whatever happened.
@@ -107,9 +107,9 @@ def _run(
         while not ray.wait([task], timeout=_POLL_S)[0]:
             check()
             listener.listen()
-            if growth and not grows and assignment.events.is_file():
-                growth.begin()
-                if found := growth.look():
+            if missing and not grows and assignment.events.is_file():
+                missing.begin()
+                if found := missing.look():
                     grows = True
                     there = f"{found} of {assignment.spec.mesh.dcn} slices are there"
                     on_event(StageEvent(f"{there}: stopping after this step, with a checkpoint, to use them"))

@@ -15,6 +15,7 @@ from ray._common.constants import HEAD_NODE_RESOURCE_NAME
 from ray.core.generated.gcs_pb2 import PlacementGroupTableData
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
+from crossmesh.cluster.nodes import NODE_SHARE
 from crossmesh.environments import environment
 from crossmesh.hardware.devices import Cpu
 
@@ -24,8 +25,6 @@ _PATIENCE_S = 20.0
 _CONNECT_S = 5.0
 _START_S = 120.0
 """How long a worker on the head may take to start."""
-_HEAD_SHARE = 0.001
-"""Of the resource that the head alone has: enough to be sent there."""
 
 
 def keep_coordinator_on_head() -> None:
@@ -34,7 +33,7 @@ def keep_coordinator_on_head() -> None:
     It outlives the run, and to Ray's autoscaler a node with an actor is never idle: a TPU or GPU node would be paid without end. One that
     is there already stays where it is.
     """
-    on_head = {"num_cpus": 0, "max_retries": 0, "resources": {HEAD_NODE_RESOURCE_NAME: _HEAD_SHARE}}
+    on_head = {"num_cpus": 0, "max_retries": 0, "resources": {HEAD_NODE_RESOURCE_NAME: NODE_SHARE}}
     task = ray.remote(_start_coordinator).options(**on_head, runtime_env=environment("head", Cpu()).runtime_env).remote()
     try:
         ray.get(task, timeout=_START_S)

@@ -5,15 +5,16 @@ driver's (`launch.py`). What is decided here is pure; what is asked of Ray is at
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
-from crossmesh.cluster.nodes import QUIET_S, why_nodes_are_missing
+from crossmesh.cluster.nodes import QUIET_S, hosts_of, why_nodes_are_missing
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
+from crossmesh.hardware.hosts import SLICE_LABEL, hosts_by_slice, whole_slices
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.train.events import OnEvent, StageEvent
 from crossmesh.train.nodes import Node, is_created, nodes
@@ -21,9 +22,6 @@ from crossmesh.train.nodes import Node, is_created, nodes
 _LOOK_S = 1.0
 _SETTLE_S = 60.0
 """How long the cluster may take to notice a dead node, and to free what an attempt held: longer than Ray's health check."""
-_SHARE = 0.001
-"""Of a node's custom resource: says which kind of node, and keeps nobody out."""
-_SLICE_NAME = "ray.io/tpu-slice-name"
 
 
 def usable(spec: ExperimentSpec, there: int) -> int:
@@ -33,41 +31,11 @@ def usable(spec: ExperimentSpec, there: int) -> int:
     return next((slices for slices in possible if spec.batch.size % (own * slices) == 0), 0)
 
 
-def whole(device: Device, nodes: Collection[Node], *, free: bool) -> int:
-    """How many slices like `device` stand on `nodes` with all their hosts, and if `free`, with nothing running on their chips.
-
-    A CPU stands for one machine, slices and all.
-    """
-
-    def has(node: Node, kind: str, amount: float) -> int:
-        return int((node.free if free else node.resources).get(kind, 0) // amount)
-
-    match device:
-        case Cpu():
-            return 1
-        case Gpu():
-            return sum(has(node, "GPU", device.count) for node in nodes if device.node_resource in node.resources)
-        case Tpu():
-            hosts = _hosts_by_slice(device, nodes).values()
-            taken = [sum(has(node, "TPU", device.chips_per_host) > 0 for node in group) for group in hosts]
-            return sum(count == device.hosts for count in taken)
-
-
-def _hosts_by_slice(device: Tpu, nodes: Collection[Node]) -> dict[str, list[Node]]:
-    """Hosts of slices like `device`; a slice of one host may have no name."""
-    found: dict[str, list[Node]] = {}
-    for node in nodes:
-        if all(node.labels.get(label) == value for label, value in device.host_labels.items()):
-            name = node.labels.get(_SLICE_NAME, node.id) if device.hosts > 1 else node.id
-            found.setdefault(name, []).append(node)
-    return found
-
-
 def broken(device: Device, nodes: Collection[Node]) -> dict[str, list[Node]]:
     """Hosts that are left of slices which have lost others, by slice: no run can use them, and Ray would reserve them."""
     if not isinstance(device, Tpu):
         return {}
-    return {name: hosts for name, hosts in _hosts_by_slice(device, nodes).items() if len(hosts) < device.hosts}
+    return {name: hosts for name, hosts in hosts_by_slice(device, nodes).items() if len(hosts) < device.hosts}
 
 
 def find_slices(spec: ExperimentSpec, on_event: OnEvent, check: Callable[[], None]) -> int:
@@ -98,8 +66,8 @@ def _settled(device: Device, check: Callable[[], None]) -> int:
     deadline = time.monotonic() + _SETTLE_S
     while True:
         seen = nodes()
-        found = whole(device, [node for node in seen if node.answers], free=True)
-        agreed = all(node.answers for node in seen) and found == whole(device, seen, free=False)
+        found = whole_slices(device, [node for node in seen if node.answers], lambda node: node.free)
+        agreed = all(node.answers for node in seen) and found == whole_slices(device, seen)
         if agreed or time.monotonic() >= deadline:
             return found
         check()
@@ -110,7 +78,7 @@ def _settled(device: Device, check: Callable[[], None]) -> int:
 class Requests:
     """Slices that are asked for beside those that are used; each is held as soon as it is there."""
 
-    device: Device
+    device: Gpu | Tpu
     groups: list[PlacementGroup] = field(default_factory=list)
     kept_out: dict[str, PlacementGroup] = field(default_factory=dict)
     """Hosts of broken slices, held so that they are not taken for whole ones."""
@@ -132,13 +100,13 @@ class Requests:
 
 
 @contextmanager
-def requests_for(device: Device) -> Iterator[Requests]:
+def requests_for(device: Gpu | Tpu) -> Iterator[Requests]:
     """While the block runs, what is asked for is held, and hosts of broken slices are kept out; with it all are let go."""
     requests = Requests(device)
     try:
         for name, hosts in broken(device, nodes()).items():
             bundles = [{kind: amount for kind, amount in host.resources.items() if kind.startswith("TPU")} for host in hosts]
-            selectors = [{_SLICE_NAME: name} for _ in hosts]
+            selectors = [{SLICE_LABEL: name} for _ in hosts]
             requests.kept_out[name] = placement_group(bundles, strategy="STRICT_SPREAD", bundle_label_selector=selectors)
         yield requests
     finally:
@@ -147,20 +115,16 @@ def requests_for(device: Device) -> Iterator[Requests]:
                 remove_placement_group(group)
 
 
-def _request(device: Device) -> PlacementGroup:
+def _request(device: Gpu | Tpu) -> PlacementGroup:
     """One slice with all its chips."""
-    match device:
-        case Gpu():
-            return placement_group([{device.node_resource: _SHARE, "GPU": device.count}])
-        case Tpu():
-            host: Mapping[str, float] = {device.node_resource: _SHARE, "TPU": device.chips_per_host}
-            bundles = [{**host, device.head_resource: 1}, *[dict(host) for _ in range(device.hosts - 1)]]
-            return placement_group(bundles, strategy="STRICT_SPREAD", bundle_label_selector=[dict(device.host_labels) for _ in bundles])
-        case Cpu():
-            raise ValueError("a CPU has no slices that come and go")
+    hosts = hosts_of(device, 1)
+    if isinstance(device, Tpu):  # As it is, their chips are left to the workers; here they are held.
+        first, *others = ({**host, "TPU": device.chips_per_host} for host in hosts.bundles)
+        hosts = replace(hosts, bundles=({**first, device.head_resource: 1}, *others))
+    return hosts.reserve()
 
 
-class Growth:
+class MissingSlices:
     """Looks, while an attempt runs on fewer slices than the run wants, whether those that it lacks have come."""
 
     def __init__(self, spec: ExperimentSpec, slices: int, requests: Requests) -> None:

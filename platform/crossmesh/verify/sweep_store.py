@@ -35,7 +35,8 @@ from crossmesh.spec.training import HardwareSpec, MeshSpec
 from crossmesh.track.client import tracking_place
 from crossmesh.track.flatten import flatten
 from crossmesh.track.provenance import gather_provenance
-from crossmesh.track.tracker import TAG_ADAPTER, TAG_IDENTITY, TAG_SCIENCE, TAG_TRAINED, Tracker
+from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_IDENTITY, TAG_SCIENCE, TAG_TRAINED
+from crossmesh.track.tracker import Tracker
 
 _BATCH = 32
 _RATES = 7

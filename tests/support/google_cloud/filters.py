@@ -1,7 +1,7 @@
 """The filters of Compute's lists, as far as Ray writes them: `=`, `:*`, AND, OR, NOT and parentheses."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 _WORDS = re.compile(r"\s*(\(|\)|AND\b|OR\b|NOT\b|[^\s()]+\s*=\s*[^\s()]+|[^\s():=]+:\*)")
@@ -23,21 +23,16 @@ def matches(item: Mapping[str, Any], text: str) -> bool:
 
 
 def _either(item: Mapping[str, Any], words: list[str]) -> bool:
-    value = _both(item, words)
-    while words and words[0] == "OR":
-        words.pop(0)
-        other = _both(item, words)
-        value = value or other
-    return value
+    return any(_operands(words, "OR", lambda: all(_operands(words, "AND", lambda: _one(item, words)))))
 
 
-def _both(item: Mapping[str, Any], words: list[str]) -> bool:
-    value = _one(item, words)
-    while words and words[0] == "AND":
+def _operands(words: list[str], operator: str, read: Callable[[], bool]) -> list[bool]:
+    """What stands around `operator`: all of it is read, whatever the first says."""
+    found = [read()]
+    while words and words[0] == operator:
         words.pop(0)
-        other = _one(item, words)
-        value = value and other
-    return value
+        found.append(read())
+    return found
 
 
 def _one(item: Mapping[str, Any], words: list[str]) -> bool:

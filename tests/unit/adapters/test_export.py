@@ -23,7 +23,7 @@ from crossmesh.models.stores import LocalStore
 from crossmesh.models.targets import expand_targets
 from crossmesh.models.weights import folder_digests
 from crossmesh.spec.services import StorageSpec
-from crossmesh.track.tracker import TrackedRun
+from crossmesh.track.tracked_run import TrackedRun
 
 
 def no_tracker() -> Any:

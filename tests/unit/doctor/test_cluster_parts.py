@@ -74,6 +74,12 @@ def test_whether_hardware_is_up(hardware, count, up):
     assert is_up(there, find_slice(hardware).device, count) is up
 
 
+def test_slices_of_one_host_without_a_name_are_two():
+    labels = {"ray.io/tpu-pod-type": "v5p-8"}
+    there = nodes(*[EmulatedNode({"TPU": 4, "accelerator_type:TPU-V5P": 1}, labels)] * 2)
+    assert is_up(there, find_slice("tpu_v5p_8").device, 2)
+
+
 def test_half_a_slice_is_not_up():
     assert not is_up(nodes(*tpu_nodes("tpu_v5p_16", "a")[:1]), find_slice("tpu_v5p_16").device, 1)
 

@@ -12,7 +12,7 @@ from crossmesh.evaluate.results import EvalResult, SplitResult
 from crossmesh.pipeline.evaluation import Evaluation
 from crossmesh.pipeline.evaluation_job import _stored, compare
 from crossmesh.pipeline.evaluation_tables import needed_words, paper_json, render_evaluations
-from crossmesh.track.tracker import TrackedRun
+from crossmesh.track.tracked_run import TrackedRun
 
 RECORD = {
     "task": "rtl",

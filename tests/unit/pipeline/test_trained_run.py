@@ -10,13 +10,16 @@ import pytest
 from crossmesh.errors import InputError
 from crossmesh.pipeline.evaluation import BASE, Evaluation
 from crossmesh.pipeline.experiment import _variants
-from crossmesh.report.measures import PLANNED_MEMORY, PLANNED_SPEED
+from crossmesh.report.charts import rated_runs
+from crossmesh.report.measures import MEASURES, PLANNED_MEMORY, PLANNED_SPEED
 from crossmesh.report.trained_run import mean_power, training_summary
-from crossmesh.report.variants import TrainingSummary
+from crossmesh.report.variants import Results, RunRecord, TrainingSummary, Variant
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.services import StorageSpec
 from crossmesh.spec.training import HardwareSpec
-from crossmesh.track.tracker import TAG_HBM_SOURCE, TAG_STEP_SOURCE, Tracker
+from crossmesh.track.repeats import STEADY_MISSING
+from crossmesh.track.tracked_run import TAG_HBM_SOURCE, TAG_STEP_SOURCE
+from crossmesh.track.tracker import Tracker
 
 TOTALS = {
     "train/final_loss": 1.5,
@@ -83,6 +86,21 @@ def test_a_run_without_plan_or_meter_has_neither(spec: ExperimentSpec) -> None:
     assert mean_power(tracker, [run]) == {}
     found = training_summary(run, (), None)
     assert (found.mfu, found.energy_wh) == (None, None)
+
+
+def test_the_rate_of_a_run_that_never_had_all_its_slices_is_not_that_of_its_mesh(spec: ExperimentSpec) -> None:
+    tracker = Tracker(spec.tracking, spec.storage)
+    run_id = tracker.start("jax", "train")
+    tracker.metrics(run_id, {**TOTALS, **PLAN, STEADY_MISSING: 1.0, "train/rented_seconds": 1800.0}, 2)
+    tracker.finish(run_id)
+    found = training_summary(tracker.run(run_id), (), None)
+    assert (found.tokens_per_s, found.padded_tokens_per_s, found.mfu) == (None, None, None)
+    assert (found.seconds, found.rented_s) == (3600.0, 1800.0)
+    shown = {one.key: one for one in MEASURES}
+    variant = Variant("a", "jax", RunRecord("a"), (), found)
+    assert shown["tokens_per_s"].of(variant, found) is None
+    assert "all slices" in shown["tokens_per_s"].why
+    assert rated_runs(Results("x", (variant,), "y")) == []
 
 
 def test_a_run_that_is_no_finished_training_is_named(spec: ExperimentSpec) -> None:

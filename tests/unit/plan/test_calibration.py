@@ -12,7 +12,8 @@ from crossmesh.plan.point import Point, training_point
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.planning import PlanSpec
 from crossmesh.spec.training import BatchSpec, HardwareSpec, MeshSpec, ModelSpec, OptimSpec, PackingSpec
-from crossmesh.track.tracker import TrackedRun, Tracker
+from crossmesh.track.tracked_run import TrackedRun
+from crossmesh.track.tracker import Tracker
 from plan_points import paper_spec
 
 SPEC = paper_spec(optim=OptimSpec(steps=100), plan=PlanSpec(mean_tokens=500.0))

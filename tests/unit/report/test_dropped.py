@@ -4,7 +4,8 @@ from typing import Any, cast
 
 from crossmesh.report.dropped import dropped_notes
 from crossmesh.track.client import TrackingError
-from crossmesh.track.tracker import TrackedRun, Tracker
+from crossmesh.track.tracked_run import TrackedRun
+from crossmesh.track.tracker import Tracker
 
 
 class Store:

@@ -24,7 +24,7 @@ from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.fingerprint import Record, ScienceFacts, digest_of, science_record, system_record, trained_record, trial_identity
 from crossmesh.sweep.trial import _params
 from crossmesh.track.flatten import flatten
-from crossmesh.track.tracker import (
+from crossmesh.track.tracked_run import (
     TAG_ADAPTER,
     TAG_EVALUATION,
     TAG_IDENTITY,

@@ -1,5 +1,5 @@
 from crossmesh.report.lineage import link
-from crossmesh.track.tracker import TAG_ADAPTER, TAG_BACKEND, TAG_BASE, TAG_KIND, TAG_SUBJECT, TrackedRun
+from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BACKEND, TAG_BASE, TAG_KIND, TAG_SUBJECT, TrackedRun
 
 WAYS = {"greedy1": "greedy", "greedy2": "greedy", "sampled2": "sampled", "base": "greedy", "other": "sampled"}
 

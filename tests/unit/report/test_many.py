@@ -15,7 +15,7 @@ from crossmesh.report.stored import MOST_CURVES, curves_of
 from crossmesh.report.sweep_charts import DOTS, Offer, drawn
 from crossmesh.report.variants import Results
 from crossmesh.report.write import JSON_NAME, make_report
-from crossmesh.track.tracker import TAG_ADAPTER, TAG_KIND, TrackedRun
+from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_KIND, TrackedRun
 
 RUNS, SCIENCES = 1200, 240
 

@@ -8,7 +8,8 @@ import pytest
 from crossmesh.errors import InputError
 from crossmesh.report.comparing import select
 from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.track.tracker import TAG_KIND, TrackedRun, Tracker
+from crossmesh.track.tracked_run import TAG_KIND, TrackedRun
+from crossmesh.track.tracker import Tracker
 
 RUNS = {
     "a" * 32: TrackedRun("a" * 32, "torch", "FINISHED", {TAG_KIND: "train"}),

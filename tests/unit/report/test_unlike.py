@@ -42,7 +42,9 @@ from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.fingerprint import Record, digest_of, trained_record
 from crossmesh.spec.training import ModelSpec
 from crossmesh.sweep import trial
-from crossmesh.track.tracker import TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED, TrackedRun, _flat
+from crossmesh.sweep.trial_log import params_of
+from crossmesh.track.tracked_run import TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED, TrackedRun
+from crossmesh.track.tracker import _flat
 from crossmesh.train.assignment import Origin
 from crossmesh.verify.random_adapters import write_random_adapter
 from own_problem_files import write_problems
@@ -342,7 +344,7 @@ class World:
             SCIENCE: prepared.science.contents,
             SYSTEM: prepared.system.contents,
             EXAMINATION: examination,
-            PROVENANCE: _flat(trial._params(spec), emulated=False),
+            PROVENANCE: _flat(params_of(spec), emulated=False),
         }
         return {scope: canonical_json(value) for scope, value in said.items()}
 

@@ -5,7 +5,7 @@ import pytest
 from crossmesh.report.stored import _workload
 from crossmesh.spec.bench import TRACE_DIGEST, BenchSpec
 from crossmesh.track.flatten import flatten
-from crossmesh.track.tracker import TrackedRun
+from crossmesh.track.tracked_run import TrackedRun
 
 
 def workload(digest: str = "", **bench: object) -> dict[str, str]:

@@ -26,7 +26,7 @@ from crossmesh.sweep.policy import Need
 from crossmesh.sweep.request import request_of
 from crossmesh.sweep.state import SweepState, read_state
 from crossmesh.sweep.work import Hooks, Ran
-from crossmesh.track.tracker import TrackedRun
+from crossmesh.track.tracked_run import TrackedRun
 from crossmesh.train.events import StartEvent
 from crossmesh.train.loop import DivergedError
 

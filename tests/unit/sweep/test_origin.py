@@ -12,7 +12,7 @@ from crossmesh.spec.services import StorageSpec
 from crossmesh.spec.training import BackendSpec, CheckpointSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.sweep.origin import check_origin, find_origin
 from crossmesh.track.client import TrackingError
-from crossmesh.track.tracker import TAG_IDENTITY, TrackedRun
+from crossmesh.track.tracked_run import TAG_IDENTITY, TrackedRun
 
 ROWS = tuple((f"row-{step}",) for step in range(8))
 SPEC = ExperimentSpec(

@@ -23,7 +23,7 @@ from crossmesh.spec.services import StorageSpec
 from crossmesh.spec.serving import ServeSpec
 from crossmesh.spec.training import BatchSpec, CheckpointSpec, DataSpec, LoraSpec, ModelSpec, OptimSpec, PackingSpec, RtlSpec
 from crossmesh.sweep.trial import Prepared, prepare
-from crossmesh.track.tracker import TAG_IDENTITY, TrackedRun
+from crossmesh.track.tracked_run import TAG_IDENTITY, TrackedRun
 
 OWN = LoraSpec(rank=4, alpha=8.0, targets=("q", "up"), rank_pattern={"up_proj": 2})
 NO_TRACKER: Any = None

@@ -1,5 +1,5 @@
 from crossmesh.track.repeats import RATE, TAG_OF, TAG_ROUND, TAG_STEPS, sound_rounds
-from crossmesh.track.tracker import TrackedRun
+from crossmesh.track.tracked_run import TrackedRun
 
 
 def repeat(of, round_, steps=8, **load):

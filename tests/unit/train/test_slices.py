@@ -8,12 +8,13 @@ from crossmesh.data.packing import plan_steps
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.devices import Tpu
+from crossmesh.hardware.hosts import whole_slices
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.spec.training import BatchSpec, HardwareSpec, MeshSpec, PackingSpec
 from crossmesh.train import nodes
 from crossmesh.train.nodes import Node
-from crossmesh.train.slices import broken, usable, whole
+from crossmesh.train.slices import broken, usable
 
 
 def elastic(dcn: int, least: int, size: int = 16, micro: int = 0, mode: str = "none") -> ExperimentSpec:
@@ -28,7 +29,7 @@ def gpu(name: str, gpus: int, free: int, kind: str = "H100") -> Node:
 
 def tpu(device: Tpu, slice_name: str, worker: int, *, busy: bool = False) -> Node:
     labels = {**device.host_labels, "ray.io/tpu-slice-name": slice_name, "ray.io/tpu-worker-id": str(worker)}
-    chips = {"TPU": float(device.chips_per_host)}
+    chips = {"TPU": float(device.chips_per_host), device.node_resource: 1.0}
     return Node(f"{slice_name}{worker}", chips, {} if busy else chips, labels, answers=True)
 
 
@@ -69,8 +70,8 @@ def test_the_rows_of_every_step_stay_the_same(mode: str) -> None:
 def test_only_whole_free_slices_count() -> None:
     device = find_slice("gpu_2xh100").device
     seen = [gpu("a", 2, 2), gpu("b", 2, 1), gpu("c", 1, 1), gpu("d", 2, 2, "A100"), gpu("e", 8, 5)]
-    assert whole(device, seen, free=True) == 1 + 0 + 0 + 0 + 2
-    assert whole(device, seen, free=False) == 1 + 1 + 0 + 0 + 4
+    assert whole_slices(device, seen, lambda node: node.free) == 1 + 0 + 0 + 0 + 2
+    assert whole_slices(device, seen) == 1 + 1 + 0 + 0 + 4
 
 
 def test_a_tpu_slice_counts_with_all_its_hosts_only_and_what_is_left_of_one_is_known() -> None:
@@ -80,15 +81,15 @@ def test_a_tpu_slice_counts_with_all_its_hosts_only_and_what_is_left_of_one_is_k
     other = replace(device, accelerator_type="v6e-16")
     seen = [tpu(device, "a", 0), tpu(device, "a", 1), tpu(device, "b", 0), tpu(device, "c", 0), tpu(device, "c", 1, busy=True)]
     seen += [tpu(other, "d", 0), tpu(other, "d", 1)]
-    assert whole(device, seen, free=True) == 1
-    assert whole(device, seen, free=False) == 2
+    assert whole_slices(device, seen, lambda node: node.free) == 1
+    assert whole_slices(device, seen) == 2
     assert {name: [node.id for node in hosts] for name, hosts in broken(device, seen).items()} == {"b": ["b0"]}
 
 
 def test_hosts_that_are_a_slice_each_count_each() -> None:
     device = find_slice("tpu_v5p_8").device
     assert isinstance(device, Tpu)
-    assert whole(device, [tpu(device, "a", 0), tpu(device, "b", 0)], free=True) == 2
+    assert whole_slices(device, [tpu(device, "a", 0), tpu(device, "b", 0)], lambda node: node.free) == 2
     assert broken(device, [tpu(device, "a", 0)]) == {}
 
 
