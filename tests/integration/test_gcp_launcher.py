@@ -174,6 +174,18 @@ def test_nodes_that_never_come_up_are_deleted_and_replaced(cluster: Cluster) -> 
     assert cluster.boxed.ask(state=True)["history"][before:] == ["a3-highgpu-2g"] * 3
 
 
+def test_a_preempted_node_is_replaced_while_it_is_asked_for(cluster: Cluster) -> None:
+    before = len(cluster.boxed.ask(state=True)["history"])
+    demand(cluster, "{'GPU': 1}")
+    cluster.wait("a node", lambda: [one["labels"].get("ray-node-status") for one in cluster.machines().values()] == ["up-to-date"])
+    (name,) = cluster.machines()
+    cluster.boxed.ask(preempt=name)
+    cluster.wait("another node", lambda: [*cluster.machines()] not in ([], [name]))
+    demand(cluster, "")
+    cluster.wait("idle nodes", lambda: cluster.machines() == {})
+    assert cluster.boxed.ask(state=True)["history"][before:] == ["a3-highgpu-2g"] * 2
+
+
 def demand(cluster: Cluster, bundle: str) -> None:
     """Ask Ray's autoscaler for a node that has `bundle`, until something else is asked for."""
     (head,) = [one for one in cluster.boxed.ask(state=True)["machines"].values() if one["sort"] == HEAD]
