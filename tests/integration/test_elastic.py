@@ -56,7 +56,7 @@ def wait_for_step(storage: Path, missing: int, process: "subprocess.Popen[str]")
         time.sleep(0.2)
 
 
-@pytest.mark.parametrize(("backend", "hardware"), [("jax", "gpu_1xh100"), ("torch", "gpu_1xh100"), ("jax", "tpu_v5p_8")])
+@pytest.mark.parametrize(("backend", "hardware"), [("torch", "gpu_1xh100"), ("jax", "tpu_v5p_8")])
 def test_a_lost_slice_is_gone_without_and_taken_back(backend: str, hardware: str, checkout: Path, tmp_path: Path) -> None:
     arguments = (f"backend={backend}", f"hardware={hardware}")
     killed, whole = tmp_path / "killed", tmp_path / "whole"
