@@ -31,7 +31,7 @@ def port_taken(host: str, port: int) -> str | None:
     """Who keeps `port` of `host` from being listened on alone, in words for a message; None when nobody does.
 
     Asks for the port without SO_REUSEPORT, which no listener on the same address, or on all addresses, allows. Connections that are only
-    being forgotten (TIME_WAIT) are in nobody's way. Raises `OSError` for a host that is no address of this machine.
+    being forgotten (TIME_WAIT) are in nobody's way. Raises `OSError` for a host that is not an address of this machine.
     """
     absent: OSError | None = None
     addresses = {(family, address) for family, *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}

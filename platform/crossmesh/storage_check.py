@@ -102,7 +102,7 @@ def failures(root: Path, mount: Mount, *, sqlite: bool) -> tuple[Failure, ...]:
     """Try each operation in a scratch folder under `root`; raises `OSError` when the disk is full, which says nothing of them."""
     if mount.bucket:
         reason = f"{mount.bucket} has no atomic rename of folders, no locks between machines, and shows what is appended only when closed"
-        return (Failure("a bucket is no file system", reason),)
+        return (Failure("a bucket is not a file system", reason),)
     try:
         scratch = Path(tempfile.mkdtemp(prefix=".storage-check-", dir=root))
     except OSError as error:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "platform"))
 
+from crossmesh.config.evaluation import EvalSpec
+from crossmesh.config.training import DataSpec
 from crossmesh.evaluate.harness import open_task
-from crossmesh.spec.evaluation import EvalSpec
-from crossmesh.spec.training import DataSpec
 
 
 def main(path: str, answers: str = "5", workers: str = "2") -> None:

@@ -14,7 +14,7 @@ from statistics import median
 
 import numpy as np
 
-from crossmesh.spec.services import StorageSpec, TrackingSpec
+from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.track.tracker import Tracker
 from mlflow_server import mlflow_server
 

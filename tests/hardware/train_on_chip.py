@@ -24,14 +24,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "platform"))
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import BackendSpec, BatchSpec, DataSpec, HardwareSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.environments import environment
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.models.families import read_architecture
 from crossmesh.models.random_weights import architecture_config, write_random
 from crossmesh.models.targets import all_weights
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BackendSpec, BatchSpec, DataSpec, HardwareSpec, LoraSpec, ModelSpec, OptimSpec
 
 BOUNDS = {"float32": 1e-3, "bfloat16": 2e-2}
 """Largest relative difference of a step's loss from the float32 reference, by the precision of the run."""

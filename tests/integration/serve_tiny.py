@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 
 from crossmesh.cluster.session import ray_session
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec
+from crossmesh.config.serving import ServeSpec
 from crossmesh.errors import CrossmeshError
-from crossmesh.leftovers import processes_of
 from crossmesh.models.weights import folder_digests
 from crossmesh.pipeline.evaluation import served_base
+from crossmesh.ray_cleanup import processes_of
 from crossmesh.serve.app import start_server
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.serving import ServeSpec
 
 
 def say(**values: object) -> None:

@@ -16,8 +16,8 @@ import os, re, subprocess, sys, time
 from pathlib import Path
 import ray
 from crossmesh.cluster.session import ray_session
-from crossmesh.leftovers import processes_of
-from crossmesh.spec.experiment import StorageSpec
+from crossmesh.ray_cleanup import processes_of
+from crossmesh.config.experiment import StorageSpec
 
 with ray_session(StorageSpec(sys.argv[1])) as session:
     with ray_session(StorageSpec(sys.argv[1])) as inner:
@@ -41,7 +41,7 @@ from crossmesh.cluster.calls import call_worker
 from crossmesh.cluster.session import ray_session
 from crossmesh.environments import package_root
 from crossmesh.hardware.devices import Cpu
-from crossmesh.spec.experiment import StorageSpec
+from crossmesh.config.experiment import StorageSpec
 with ray_session(StorageSpec(sys.argv[1])) as session:
     niceness = call_worker("head", Cpu(), lambda: os.nice(0))
     print(session.local, call_worker("head", Cpu(), package_root) == package_root(), niceness == os.nice(0))
@@ -69,7 +69,7 @@ def read_until_ready(process: subprocess.Popen[str]) -> dict[str, str]:
 
 
 def left_over(folder: str) -> list[int]:
-    from crossmesh.leftovers import processes_of
+    from crossmesh.ray_cleanup import processes_of
 
     return processes_of(Path(folder))
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from crossmesh.config.fingerprint import SCIENCE_FORM, TRAINED_RECORD, Record, digest_of, trained_record
+from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.errors import InputError
 from crossmesh.report import keeping
 from crossmesh.report.integrity import beside_weights
 from crossmesh.report.keeping import MANY, Keeper, Kept, keep
 from crossmesh.report.selection import find_run
 from crossmesh.report.stored import stored_variants
-from crossmesh.spec.fingerprint import SCIENCE_FORM, TRAINED_RECORD, Record, digest_of, trained_record
-from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.tracked_run import TAG_TRAINED
 from crossmesh.track.tracker import Tracker
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from crossmesh.config.training import LoraSpec, ModelSpec
 from crossmesh.console import Console
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
@@ -17,7 +18,6 @@ from crossmesh.plan.memory import training_memory
 from crossmesh.plan.model import planned_model
 from crossmesh.plan.point import Point
 from crossmesh.plan.store import Store
-from crossmesh.spec.training import LoraSpec, ModelSpec
 from plan_points import GEMMA, paper_point
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]

@@ -199,7 +199,7 @@ FAULTS = [
     (hub_silent, "hub", "timed out", "export HF_HUB_OFFLINE=1"),
     (old_driver, "GPU driver", "570.86.15; CUDA 13 needs 580", "sudo apt-get install -y nvidia-driver-580-server"),
     (no_accelerator, "accelerators", "hardware=gpu_2xh100 is 2 x h100", "export RAY_ADDRESS=HEAD:6379"),
-    (no_interpreter, "CROSSMESH_PYTHON_TRAIN_JAX", "is no interpreter", "unset CROSSMESH_PYTHON_TRAIN_JAX"),
+    (no_interpreter, "CROSSMESH_PYTHON_TRAIN_JAX", "is not an interpreter", "unset CROSSMESH_PYTHON_TRAIN_JAX"),
     (cluster_away, "cluster", "cannot connect to Ray", "unset RAY_ADDRESS"),
 ]
 

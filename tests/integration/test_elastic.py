@@ -89,7 +89,7 @@ def test_a_lost_slice_is_gone_without_and_taken_back(backend: str, hardware: str
     told = killed.with_suffix(".log").read_text()
     assert "Training on 1 of 2 slices (mesh.min_dcn=1)." in told
     assert "2 of 2 slices are there: stopping after this step" in told
-    assert "(1 retry left: retry.failures)" in told  # Being taken back is no retry.
+    assert "(1 retry left: retry.failures)" in told  # Being taken back is not a retry.
 
 
 def command_of(pid: int) -> str:

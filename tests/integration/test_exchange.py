@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from crossmesh.adapters.proof import proof_of_run, read_proof
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec
+from crossmesh.config.training import FAMILIES
 from crossmesh.errors import InputError
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.training import FAMILIES
 from crossmesh.track.sender import registered_name
 from crossmesh.track.tracker import Tracker
 from crossmesh.verify.exchange_proof import keep_proof

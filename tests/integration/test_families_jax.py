@@ -39,7 +39,7 @@ from crossmesh.models.config_keys import FREE, KEYS
 from crossmesh.models.cut import TOKENS_FILE, write_cut
 from crossmesh.models.families import FAMILIES, parse_architecture, read_architecture
 from crossmesh.models.hf_torch import reference_logits
-from crossmesh.models.layers_jax import Settings
+from crossmesh.models.layers_jax import ModelConfig
 from crossmesh.models.probe import compare, probe_tokens
 from crossmesh.models.random_weights import architecture_config, write_random
 from crossmesh.models.rope import frequencies
@@ -116,7 +116,7 @@ def test_variants_of_a_family_compute_what_transformers_computes(name: str, chan
 
 
 def jax_logits(folder: Path, tokens: np.ndarray) -> np.ndarray:
-    structure = tunix_jax.build(read_architecture(folder), Settings())
+    structure = tunix_jax.build(read_architecture(folder), ModelConfig())
     arrays = tunix_jax.load_weights(structure, folder, tunix_jax.device_mesh(MeshShape(1, 1, 1)))
     positions = np.ascontiguousarray(np.broadcast_to(np.arange(tokens.shape[1], dtype=np.int32), tokens.shape))
     return np.asarray(jax.jit(lambda *values: tunix_jax.all_logits(structure, *values))(*arrays, tokens, positions, np.ones_like(tokens)))
@@ -158,7 +158,7 @@ def test_a_cut_computes_what_transformers_computes_and_tells_another_activation(
 
 def test_what_only_torch_computes_is_refused_on_jax() -> None:
     with pytest.raises(InputError, match="tie_word_embeddings=false"):
-        tunix_jax.build(parse_architecture(architecture_config("tiny_gemma3") | {"tie_word_embeddings": False}, "x"), Settings())
+        tunix_jax.build(parse_architecture(architecture_config("tiny_gemma3") | {"tie_word_embeddings": False}, "x"), ModelConfig())
     with pytest.raises(InputError, match=r"rms_norm_eps=0\.001.*Use backend=torch"):
         check_backend(parse_architecture(architecture_config("tiny_gemma4") | {"rms_norm_eps": 1e-3}, "x"), "jax")
 

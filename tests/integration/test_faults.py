@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 
 from crossmesh.cluster.session import Session, ray_session
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec, TrackingSpec
+from crossmesh.config.training import DataSpec, HardwareSpec, MeshSpec, OptimSpec
 from crossmesh.errors import InputError
-from crossmesh.leftovers import end_processes, processes_of
 from crossmesh.models.weights import ModelFolder, fetch_model
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec, TrackingSpec
-from crossmesh.spec.training import DataSpec, HardwareSpec, MeshSpec, OptimSpec
+from crossmesh.ray_cleanup import end_processes, processes_of
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import CheckpointEvent, Event, StepEvent, WarningEvent
 from crossmesh.train.launch import TrainResult, train

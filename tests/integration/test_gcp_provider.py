@@ -122,7 +122,7 @@ def test_requests_are_judged_by_googles_documents(call: Callable[..., tuple[str,
     instances = "/compute/v1/projects/p/zones/us-east5-a/instances"
     assert call("GET", instances, filter=["(status = RUNNING)"]) == ()
     assert call("GET", instances, filtre=["x"]) == ("unknown parameter filtre",)
-    assert call("GET", instances, maxResults=["many"]) == ("maxResults='many' is no number",)
+    assert call("GET", instances, maxResults=["many"]) == ("maxResults='many' is not a number",)
     assert call("GET", instances, {}) == ("a body where none is allowed",)
     assert call("PUT", instances) == ("no such method",)
     assert call("GET", instances.replace("us-east5-a", "US")) == ("zone='US' does not match [a-z](?:[-a-z0-9]{0,61}[a-z0-9])?",)

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from crossmesh.config.evaluation import EvalSpec
+from crossmesh.config.training import DataSpec, RtlSpec
 from crossmesh.errors import InputError
 from crossmesh.evaluate import generate as room
 from crossmesh.evaluate.generate import GenerationError, generate, sample_seed
@@ -15,9 +17,7 @@ from crossmesh.evaluate.harness import evaluate_endpoint, not_sent, open_task, w
 from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.results import read_result
 from crossmesh.evaluate.tasks import load_task
-from crossmesh.origin import HEADER, Origin, ServerChangedError
-from crossmesh.spec.evaluation import EvalSpec
-from crossmesh.spec.training import DataSpec, RtlSpec
+from crossmesh.server_identity import HEADER, Origin, ServerChangedError
 from openai_endpoint import KEY, Endpoint
 
 pytestmark = pytest.mark.integration

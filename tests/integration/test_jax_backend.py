@@ -17,14 +17,14 @@ from flax import nnx
 from tunix.models.gemma4 import model as gemma4
 from tunix.models.llama3 import model as llama3
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import BackendSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.data.batches import PackedBatch, Row
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models import tunix_jax
 from crossmesh.models.families import read_architecture
-from crossmesh.models.layers_jax import Settings
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BackendSpec, LoraSpec, ModelSpec, OptimSpec
+from crossmesh.models.layers_jax import ModelConfig
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.loss_jax import LossHead, summed_nll
@@ -151,7 +151,7 @@ def test_the_state_of_another_adapter_and_a_batch_without_loss_are_refused(
 
 
 def test_no_weight_of_the_model_is_left_unread(probed_model: Path) -> None:
-    structure = tunix_jax.build(read_architecture(probed_model), Settings())
+    structure = tunix_jax.build(read_architecture(probed_model), ModelConfig())
     _, base = tunix_jax.load_weights(structure, probed_model, tunix_jax.device_mesh(MeshShape(1, 1, 1)))
     assert {path for path, _ in base.flat_state()} == {path for path, _ in structure.frozen.flat_state()}
 

@@ -16,17 +16,17 @@ import pytest
 from flax import nnx
 
 import host_devices  # noqa: F401  # eight devices, before anything computes
+from crossmesh.config.training import BackendSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.data.batches import Row
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import AXES, MeshShape
 from crossmesh.models import tunix_jax
 from crossmesh.models.families import read_architecture
 from crossmesh.models.families_jax import make_model
-from crossmesh.models.layers_jax import Settings
+from crossmesh.models.layers_jax import ModelConfig
 from crossmesh.models.lora_masks import step_key
 from crossmesh.models.placement import weight_axes
 from crossmesh.models.targets import all_weights
-from crossmesh.spec.training import BackendSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.train.backend import StepMetrics
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.step_jax import summed_loss
@@ -66,7 +66,7 @@ def difference(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> fl
 @pytest.mark.parametrize("probed_model", ["llama", "gemma4", *OTHERS], indirect=True)
 def test_tunix_shards_as_the_table_says(probed_model: Path) -> None:
     architecture = read_architecture(probed_model)
-    model = nnx.eval_shape(lambda: make_model(architecture, Settings()))
+    model = nnx.eval_shape(lambda: make_model(architecture, ModelConfig()))
     table = {weight.tunix_path: weight_axes(weight) for weight in all_weights(architecture)}
     for path, variable in nnx.state(model).flat_state():
         said = variable.get_metadata().get("out_sharding") or (None,) * len(variable.get_value().shape)
@@ -127,7 +127,7 @@ def test_every_mesh_computes_the_step_of_one_device(
     probed_model: Path, jax_cache: Path, on_one_device: Callable[[Path], list[StepMetrics]], mesh: MeshShape, alone: bool
 ) -> None:
     """With one sequence a device and with all at once: XLA has been wrong on some of these (`models/sharding_jax.py`)."""
-    micro = mesh.batch_ways if alone else ROWS
+    micro = mesh.dp_size if alone else ROWS
     actual = steps(started(setup_of(probed_model, jax_cache, mesh, micro)), range(2), micro)
     for ours, theirs in zip(actual, on_one_device(probed_model), strict=True):
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
@@ -156,7 +156,7 @@ def test_more_places_than_devices_are_refused(probed_model: Path, jax_cache: Pat
 def test_packed_rows_compute_what_they_compute_alone(probed_model: Path) -> None:
     """Hidden states of every token, whose loss is a function of them; rows longer than the window of tiny Gemma 4."""
     made: list[Row] = rows(3)
-    structure = tunix_jax.build(read_architecture(probed_model), Settings())
+    structure = tunix_jax.build(read_architecture(probed_model), ModelConfig())
     mesh = tunix_jax.device_mesh(MeshShape(1, 1, 1))
     _, weights = tunix_jax.load_weights(structure, probed_model, mesh)
 
@@ -178,7 +178,7 @@ def say(*arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path})
 
 
-def heard(process: subprocess.Popen[str]) -> dict[str, Any]:
+def received(process: subprocess.Popen[str]) -> dict[str, Any]:
     said, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     return json.loads(next(line for line in said.splitlines() if line.startswith("{")))
@@ -190,7 +190,7 @@ def test_other_rates_decay_warm_up_and_seed_compile_nothing_in_another_process(p
     steps(backend, range(1))
     backend.save_state(tmp_path)()
     backend.load_state(tmp_path)
-    said = heard(say(probed_model, jax_cache, tmp_path / "other"))
+    said = received(say(probed_model, jax_cache, tmp_path / "other"))
     assert said["hits"] > 0
     assert said["misses"] == 0
 
@@ -202,8 +202,8 @@ def test_two_processes_take_the_steps_of_one(probed_model: Path, jax_cache: Path
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     ranks = [say(probed_model, jax_cache, tmp_path / "state", rank, 2, address) for rank in range(2)]
-    alone = heard(say(probed_model, jax_cache, tmp_path / "alone"))
-    both = [heard(process) for process in ranks]
+    alone = received(say(probed_model, jax_cache, tmp_path / "alone"))
+    both = [received(process) for process in ranks]
     assert [one["rank"] for one in both] == [0, 1]
     for one in both:
         assert one["losses"] == pytest.approx(alone["losses"], rel=1e-5)

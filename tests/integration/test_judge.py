@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from crossmesh.config.evaluation import EvalSpec
+from crossmesh.config.training import DataSpec, RtlSpec
 from crossmesh.evaluate.judge import _SCRIPT, judge, judge_all, judge_references, limits_of, simulator_version
 from crossmesh.evaluate.own_problems import load_problems
 from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.sandbox import Limits, open_sandbox
 from crossmesh.evaluate.tasks import load_task
-from crossmesh.spec.evaluation import EvalSpec
-from crossmesh.spec.training import DataSpec, RtlSpec
 from own_problem_files import ADDER, write_problems
 
 pytestmark = pytest.mark.integration

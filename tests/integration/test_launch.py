@@ -12,13 +12,13 @@ import pytest
 
 from crossmesh.adapters.peft_format import adapter_digest, read_adapter
 from crossmesh.cluster.session import Session, ray_session
+from crossmesh.config.services import StorageSpec
+from crossmesh.config.training import DataSpec, HardwareSpec, LoraSpec, OptimSpec
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.sources import load_rows
 from crossmesh.errors import CrossmeshError, InputError
-from crossmesh.leftovers import processes_of
 from crossmesh.models.weights import ModelFolder, fetch_model
-from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.training import DataSpec, HardwareSpec, LoraSpec, OptimSpec
+from crossmesh.ray_cleanup import processes_of
 from crossmesh.train.events import Event, WarningEvent
 from crossmesh.train.launch import train
 

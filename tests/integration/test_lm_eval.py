@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from crossmesh.config.evaluation import EvalSpec
 from crossmesh.evaluate.lm_eval import evaluate_harness
-from crossmesh.spec.evaluation import EvalSpec
 from openai_endpoint import KEY, Endpoint
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]

@@ -12,11 +12,11 @@ import pytest
 from checkpoint_folders import BFLOAT16, random_array, write_checkpoint, write_peft
 from crossmesh.adapters.merge import merge
 from crossmesh.adapters.peft_format import open_adapter
+from crossmesh.config.training import LORA_TARGETS
 from crossmesh.models.families import read_architecture
 from crossmesh.models.random_weights import write_random
 from crossmesh.models.stores import LocalStore
 from crossmesh.models.targets import expand_targets
-from crossmesh.spec.training import LORA_TARGETS
 
 pytestmark = pytest.mark.integration
 

@@ -8,16 +8,16 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from transformers import AutoModel, SiglipVisionConfig
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import LoraSpec, ModelSpec
 from crossmesh.files import write_json
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models import tunix_jax
 from crossmesh.models.families import read_architecture
 from crossmesh.models.hf_torch import reference_logits
-from crossmesh.models.layers_jax import Settings
+from crossmesh.models.layers_jax import ModelConfig
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import LoraSpec, ModelSpec
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.torch_backend import TorchBackend
 from random_rows import rows, unpacked
@@ -56,7 +56,7 @@ def test_both_backends_read_the_decoder_and_leave_the_rest_alone(text: Path, mul
     expected = reference_logits(text, TOKENS, POSITIONS, np.ones_like(TOKENS))
     np.testing.assert_allclose(reference_logits(multimodal, TOKENS, POSITIONS, np.ones_like(TOKENS)), expected, atol=1e-5)
 
-    structure = tunix_jax.build(read_architecture(multimodal), Settings())
+    structure = tunix_jax.build(read_architecture(multimodal), ModelConfig())
     arrays = tunix_jax.load_weights(structure, multimodal, tunix_jax.device_mesh(MeshShape(1, 1, 1)))
     logits = jax.jit(lambda *values: tunix_jax.all_logits(structure, *values))(*arrays, TOKENS, POSITIONS, np.ones_like(TOKENS))
     np.testing.assert_allclose(np.asarray(logits), expected, atol=1e-3)

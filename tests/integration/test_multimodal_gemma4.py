@@ -8,11 +8,11 @@ from safetensors.numpy import load_file
 
 from crossmesh.adapters.merge import merge
 from crossmesh.adapters.peft_format import open_adapter, write_adapter
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import BackendSpec, LoraSpec, OptimSpec
 from crossmesh.models.hf_torch import reference_logits
 from crossmesh.models.probe import probe_tokens
 from crossmesh.models.stores import LocalStore
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BackendSpec, LoraSpec, OptimSpec
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.torch_backend import TorchBackend

@@ -10,15 +10,15 @@ import pytest
 from safetensors.numpy import load_file
 
 import host_devices  # noqa: F401  # eight devices, before anything computes
+from crossmesh.config.training import LoraSpec
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models import tunix_jax
 from crossmesh.models.architecture import Weight
 from crossmesh.models.families import read_architecture
-from crossmesh.models.layers_jax import Settings
+from crossmesh.models.layers_jax import ModelConfig
 from crossmesh.models.nf4_jax import LEVELS, dense
 from crossmesh.models.targets import projections
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.training import LoraSpec
 from crossmesh.verify.exchange import tiny_models
 
 pytestmark = pytest.mark.integration
@@ -49,7 +49,7 @@ def weights_of(folder: Path) -> list[Weight]:
 def on_jax(folder: Path, mesh: MeshShape, dtype: str = "float32") -> Iterator[tuple[Weight, np.ndarray]]:
     """Every projection as the JAX backend multiplies by it, in the checkpoint's layout."""
     architecture = read_architecture(folder)
-    structure = tunix_jax.build(architecture, Settings(dtype=dtype, quantization="nf4"), LoraSpec(), ())
+    structure = tunix_jax.build(architecture, ModelConfig(dtype=dtype, quantization="nf4"), LoraSpec(), ())
     _, frozen = tunix_jax.load_weights(structure, folder, tunix_jax.device_mesh(mesh))
     arrays = {path: variable.get_value() for path, variable in frozen.flat_state()}
     for weight in weights_of(folder):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import BackendSpec, LoraSpec, OptimSpec
 from crossmesh.models.lora_masks import kept, module_keys, module_words, scale, step_key, threshold, token_words
 from crossmesh.models.lora_masks_torch import LoraDropout, LoraMasks
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BackendSpec, LoraSpec, OptimSpec
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.torch_backend import TorchBackend

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from crossmesh.spec.compose import compose_spec
-from crossmesh.spec.services import StorageSpec, TrackingSpec
+from crossmesh.config.compose import compose_spec
+from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.track.tracker import Tracker
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from crossmesh.spec.services import StorageSpec, TrackingSpec
+from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.track.tracked_run import TAG_KIND
 from crossmesh.track.tracker import Tracker
 

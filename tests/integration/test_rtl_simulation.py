@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from crossmesh.config.training import RtlSpec
 from crossmesh.data.rtl import HARD_KINDS, KINDS, RtlProblem, build_rtl, combinations
 from crossmesh.data.rtl_bench import testbench_text as make_testbench
 from crossmesh.data.rtl_design import Picker
-from crossmesh.spec.training import RtlSpec
 
 pytestmark = pytest.mark.integration
 

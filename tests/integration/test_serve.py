@@ -20,14 +20,14 @@ import openai
 import pytest
 
 from crossmesh.adapters.peft_format import adapter_digest
+from crossmesh.config.training import ModelSpec
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.prompts import prompts_record
 from crossmesh.files import canonical_json, digest_text
 from crossmesh.models.serving_defaults import ServingDefaults
 from crossmesh.models.weights import fetch_model
-from crossmesh.origin import HEADER
-from crossmesh.spec.training import ModelSpec
+from crossmesh.server_identity import HEADER
 from crossmesh.verify.random_adapters import write_random_adapter
 from serve_parts import greedy, start, tokens_of_peft, until
 
@@ -341,7 +341,7 @@ from pathlib import Path
 from crossmesh.cluster.session import ray_session
 from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.engine import engine_settings
-from crossmesh.spec.experiment import BatchSpec, ExperimentSpec, HardwareSpec, ServeSpec, StorageSpec
+from crossmesh.config.experiment import BatchSpec, ExperimentSpec, HardwareSpec, ServeSpec, StorageSpec
 from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
 

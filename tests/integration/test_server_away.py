@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from crossmesh.cluster.session import ray_session
-from crossmesh.spec.services import StorageSpec, TrackingSpec
-from crossmesh.spec.training import BatchSpec, CheckpointSpec
+from crossmesh.config.services import StorageSpec, TrackingSpec
+from crossmesh.config.training import BatchSpec, CheckpointSpec
 from crossmesh.sweep.trial import fetch, prepare, run_trial
 from crossmesh.track.tracked_run import TAG_ADAPTER
 from crossmesh.track.tracker import Tracker
@@ -88,7 +88,7 @@ def test_a_server_that_dies_during_training_costs_no_step_and_no_record(
 
 DRIVER = """
 import os, sys
-from crossmesh.spec.services import StorageSpec, TrackingSpec
+from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.track.tracker import Tracker
 tracker = Tracker(TrackingSpec(sys.argv[1]), StorageSpec(sys.argv[2]))
 run = tracker.start("torch", "train")

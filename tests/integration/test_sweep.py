@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from crossmesh.spec.services import StorageSpec, TrackingSpec
+from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.sweep.state import read_state
 from crossmesh.track.tracked_run import TAG_KIND
 from crossmesh.track.tracker import Tracker
@@ -73,7 +73,7 @@ def test_a_sweep_survives_kill_and_budget_and_has_every_trial_once(checkout: Pat
         running = status(checkout, storage)
         os.kill(first.pid, signal.SIGKILL)
         first.communicate(timeout=60)
-        assert running["lives"]
+        assert running["alive"]
         assert at_once is not None
         assert at_once.counts() == {"running": 2, "waiting": 2, "rejected": 2}  # One on the slice and one on the GPUs.
 
@@ -106,4 +106,4 @@ def test_a_sweep_survives_kill_and_budget_and_has_every_trial_once(checkout: Pat
             for key in ("train/loss", "train/tokens"):
                 assert [step for step, _ in tracker.history(run.run_id, key)] == list(range(1, STEPS + 1))
     elsewhere = status(checkout, tmp_path / "elsewhere", f"tracking.uri=sqlite:///{storage}/mlflow.db")
-    assert (elsewhere["sweep"], elsewhere["done"] + elsewhere["skipped"], elsewhere["lives"]) == (done["sweep"], 4, False)
+    assert (elsewhere["sweep"], elsewhere["done"] + elsewhere["skipped"], elsewhere["alive"]) == (done["sweep"], 4, False)

@@ -18,6 +18,8 @@ from transformers import AutoModelForCausalLM
 
 from crossmesh.adapters.initial import FloatArray
 from crossmesh.adapters.peft_format import write_adapter
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import BackendSpec, LoraSpec, ModelSpec, OptimSpec, default_torch_kernel
 from crossmesh.data.batches import PackedBatch, Row
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import MeshShape
@@ -26,8 +28,6 @@ from crossmesh.models.hf_torch import hidden_states, load_base, logits, model_in
 from crossmesh.models.placement import Placement
 from crossmesh.models.targets import all_weights, expand_targets, hf_module_names
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BackendSpec, LoraSpec, ModelSpec, OptimSpec, default_torch_kernel
 from crossmesh.train import model_torch, torch_backend
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.schedule import learning_rate

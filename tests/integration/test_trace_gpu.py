@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from crossmesh.config.training import ModelSpec
 from crossmesh.errors import InputError
 from crossmesh.models.families import parse_architecture
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.targets import all_weights
 from crossmesh.models.weights import fetch_model
 from crossmesh.plan.trace_gpu import trace
-from crossmesh.spec.training import ModelSpec
 from torch_memory import measured_peak
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]

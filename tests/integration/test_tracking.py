@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.errors import CrossmeshError
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.local_store import LocalStore, Wanted
 from crossmesh.track.provenance import GitState, Provenance
 from crossmesh.track.tracker import Tracker
@@ -108,7 +108,7 @@ def test_an_unknown_run_is_one_clear_error(tracker):
 WRITERS = """
 import json, multiprocessing, sys
 import mlflow  # before the fork, so that four processes share one slow import; no connection is open yet
-from crossmesh.spec.experiment import StorageSpec, TrackingSpec
+from crossmesh.config.experiment import StorageSpec, TrackingSpec
 from crossmesh.track.tracker import Tracker
 
 def write_run(root):
@@ -136,7 +136,7 @@ def test_four_processes_on_a_fresh_file_migrate_it_once(tmp_path):
 
 DRIVER = """
 import sys
-from crossmesh.spec.experiment import StorageSpec, TrackingSpec
+from crossmesh.config.experiment import StorageSpec, TrackingSpec
 from crossmesh.track.tracker import Tracker
 before = "mlflow" in sys.modules
 tracker = Tracker(TrackingSpec(), StorageSpec(root=sys.argv[1]))
@@ -162,7 +162,7 @@ def test_a_driver_that_tracks_is_quiet_and_loads_no_framework(tmp_path):
 AWAY = """
 import json, sys, time
 from crossmesh.errors import CrossmeshError
-from crossmesh.spec.experiment import StorageSpec, TrackingSpec
+from crossmesh.config.experiment import StorageSpec, TrackingSpec
 from crossmesh.track.tracker import Tracker
 started = time.monotonic()
 try:
@@ -268,4 +268,4 @@ def test_metrics_of_any_name_and_value_are_stored_under_names_that_mlflow_takes(
     }  # fmt: skip
     assert math.isnan(found["nan"])
     assert found["inf"] > 1e300
-    assert [line.partition(" is no number")[0] for line in said] == ["The metric 'none'", "The metric 'huge'"]
+    assert [line.partition(" is not a number")[0] for line in said] == ["The metric 'none'", "The metric 'huge'"]

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.fingerprint import ScienceFacts, science_record, system_record
+from crossmesh.config.services import StorageSpec, TrackingSpec
+from crossmesh.config.training import OptimSpec
 from crossmesh.data.lengths import length_statistics
 from crossmesh.models.placement import Placement
 from crossmesh.models.weights import ModelFolder
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.fingerprint import ScienceFacts, science_record, system_record
-from crossmesh.spec.services import StorageSpec, TrackingSpec
-from crossmesh.spec.training import OptimSpec
 from crossmesh.sweep import trial
 from crossmesh.track.sender import TAG_VERSION
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TAG_DATA
@@ -42,7 +42,7 @@ class Trials:
         self.folder = root / "trials" / self.prepared.identity[:16]
         self.trained = 0
         self.during: Callable[[], object] = lambda: None
-        self.heard: list[Event] = []
+        self.received: list[Event] = []
 
     def train(self, _spec: ExperimentSpec, _model: ModelFolder, folder: Path, on_event: Callable[[Event], None], *_: object) -> TrainResult:
         history = tuple(StepEvent(step, 2, loss, 1.0, 0.1, 1, 1, 2, 1.0, step == 1) for step, loss in LOSSES.items())
@@ -56,7 +56,7 @@ class Trials:
         return TrainResult(folder / "adapter", "digest", "d", history)
 
     def run(self) -> trial.Trial:
-        return trial.run_trial(self.spec, self.prepared, self.tracker(), self.heard.append)
+        return trial.run_trial(self.spec, self.prepared, self.tracker(), self.received.append)
 
     def tracker(self) -> Tracker:
         return Tracker(self.spec.tracking, self.spec.storage)
@@ -118,7 +118,7 @@ def test_two_jobs_with_one_trial_train_it_once(trials: Trials) -> None:
 
     def meanwhile() -> None:
         other.start()
-        while StageEvent not in {type(event) for event in trials.heard}:
+        while StageEvent not in {type(event) for event in trials.received}:
             assert other.is_alive()
 
     trials.during = meanwhile
@@ -127,6 +127,6 @@ def test_two_jobs_with_one_trial_train_it_once(trials: Trials) -> None:
     assert trials.trained == 1
     assert [dataclasses.replace(one, skipped=False) for one in done] == [first]
     assert done[0].skipped
-    assert [event.text for event in trials.heard if isinstance(event, StageEvent)] == [
+    assert [event.text for event in trials.received if isinstance(event, StageEvent)] == [
         "another job has this trial: waiting for it (Ctrl-C stops waiting)"
     ]

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec
+from crossmesh.config.training import ModelSpec
 from crossmesh.console import Console
 from crossmesh.data.batches import PackedBatch
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.training import ModelSpec
 from crossmesh.train.backend import StepMetrics
 from crossmesh.train.torch_backend import TorchBackend
 from crossmesh.verify import packing_exact

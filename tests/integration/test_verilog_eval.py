@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from crossmesh.config.evaluation import EvalSpec
 from crossmesh.evaluate.judge import SIMULATOR, judge, judge_references, limits_of, simulate
 from crossmesh.evaluate.sandbox import Limits, open_sandbox
 from crossmesh.evaluate.verilog_eval import load_verilog_eval
-from crossmesh.spec.evaluation import EvalSpec
 from verilog_eval_files import GATE, GATE_PORTS, REGISTER, REGISTER_PORTS, write_dataset
 
 pytestmark = pytest.mark.integration
@@ -110,7 +110,7 @@ def test_completions_are_judged_with_their_header(tmp_path, box):
         assert judge(usable[0], answer, box, LIMITS).passed
     assert judge(usable[0], GATE, box, LIMITS).reason == "truncated"
     assert judge(usable[0], "  assign out = a;\nendmodule", box, LIMITS).reason == "mismatch"
-    # Without the header the same is no module.
+    # Without the header the same is not a module.
     assert judge(replace(usable[0], header=""), f"{GATE}endmodule", box, LIMITS).reason == "no_module"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from crossmesh.spec.services import StorageSpec, TrackingSpec
+from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.track.tracker import Tracker
 from crossmesh.track.views import VIEWS
 

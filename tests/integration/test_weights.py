@@ -14,10 +14,10 @@ import pytest
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
+from crossmesh.config.training import ModelSpec
 from crossmesh.errors import InputError
 from crossmesh.models.families import read_architecture
 from crossmesh.models.weights import ModelFolder, fetch_model
-from crossmesh.spec.training import ModelSpec
 
 pytestmark = pytest.mark.integration
 
@@ -158,7 +158,7 @@ def fetch_in_a_process(checkout: Path, **environment: str) -> subprocess.Complet
     """Fetch the hub's model as a worker would, with huggingface_hub reading its variables from the environment."""
     script = (
         "from pathlib import Path\n"
-        "from crossmesh.models.weights import fetch_model\nfrom crossmesh.spec.experiment import ModelSpec\n"
+        "from crossmesh.models.weights import fetch_model\nfrom crossmesh.config.experiment import ModelSpec\n"
         f"folder = fetch_model(ModelSpec(weights='hf://{REPOSITORY}@main'), Path('/nonexistent'))\n"
         "print(folder.weights_digest, *sorted(file.name for file in folder.path.iterdir()))"
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from crossmesh.spec.services import StorageSpec, TrackingSpec
+from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.track.tracker import Tracker
 from tiny_job import TINY
 

@@ -17,10 +17,10 @@ from ray.core.generated.autoscaler_pb2 import DrainNodeReason
 
 from crossmesh.cluster.calls import call_worker
 from crossmesh.cluster.session import ray_session
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec
+from crossmesh.config.training import BatchSpec, CheckpointSpec, DataSpec, HardwareSpec, ModelSpec, OptimSpec
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.training import BatchSpec, CheckpointSpec, DataSpec, HardwareSpec, ModelSpec, OptimSpec
 from crossmesh.train.events import Event, StepEvent, to_json
 from crossmesh.train.launch import train
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.devices import Gpu, Tpu
-from crossmesh.leftovers import end_processes
+from crossmesh.ray_cleanup import end_processes
 
 _STORE_BYTES = 100 << 20
 _NEW_MOUNTS = 0x00020000

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crossmesh.cluster import head_keeper
-from crossmesh.leftovers import end_processes
 from crossmesh.ports import free_port
+from crossmesh.ray_cleanup import end_processes
 
 _RAY = Path(sys.executable).with_name("ray")
 _PLATFORM = Path(head_keeper.__file__).resolve().parents[2]

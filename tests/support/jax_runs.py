@@ -11,10 +11,10 @@ from typing import Any
 
 import jax
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import BackendSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.data.batches import PackedBatch
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BackendSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.train.backend import StepMetrics, TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from random_rows import rows, unpacked
@@ -61,7 +61,7 @@ def main(folder: Path, cache: Path, out: Path, rank: int = 0, ranks: int = 1, ad
         jax.config.update("jax_num_cpu_devices", 4 // ranks)
         jax.distributed.initialize(address, ranks, rank)
         mesh, micro = MeshShape(1, 2, 1, dcn=2), 4
-    # Not the knobs of the other runs.
+    # Not the hyperparameters of the other runs.
     backend = started(
         setup_of(
             folder,

@@ -3,6 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.planning import PlanSpec
+from crossmesh.config.training import BackendSpec, BatchSpec, DataSpec, HardwareSpec, LoraSpec, MeshSpec, ModelSpec, OptimSpec
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.families import parse_architecture
@@ -12,9 +15,6 @@ from crossmesh.plan.lengths import Filling
 from crossmesh.plan.model import planned_model
 from crossmesh.plan.point import Point
 from crossmesh.plan.serving_point import ServingPoint
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.planning import PlanSpec
-from crossmesh.spec.training import BackendSpec, BatchSpec, DataSpec, HardwareSpec, LoraSpec, MeshSpec, ModelSpec, OptimSpec
 
 GEMMA = parse_architecture(architecture_config("gemma4_31b"), "gemma4_31b.json")
 MODEL = planned_model(GEMMA, lora_modules(LoraSpec(rank=64, alpha=64.0), GEMMA))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import OptimSpec
 from crossmesh.data.batches import PackedBatch, Row
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import OptimSpec
 from crossmesh.train.backend import FloatArray, Saving, StepMetrics, TrainingSetup
 from crossmesh.train.checkpoint import CheckpointStore
 from crossmesh.train.events import Event, StageEvent, StepEvent

@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from crossmesh.config.evaluation import EvalSpec
+from crossmesh.config.fingerprint import digest_of
+from crossmesh.config.training import DataSpec
 from crossmesh.evaluate.judge import Verdict
 from crossmesh.evaluate.problems import Problem, task_digest
 from crossmesh.evaluate.results import RECORD, RESULT, SURROUNDINGS, EvalResult, split_results
 from crossmesh.evaluate.samples import Sample
 from crossmesh.evaluate.tasks import load_task
 from crossmesh.files import canonical_json, write_text
-from crossmesh.spec.evaluation import EvalSpec
-from crossmesh.spec.fingerprint import digest_of
-from crossmesh.spec.training import DataSpec
 from crossmesh.track.tracked_run import TAG_EVALUATION
 from crossmesh.track.tracker import Tracker
 

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import LoraSpec, ModelSpec, OptimSpec
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import LoraSpec, ModelSpec, OptimSpec
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.torch_backend import TorchBackend
 from random_rows import rows, unpacked
@@ -79,7 +79,7 @@ def run(case: Case, target: Path) -> None:
         first = next(other.save_after for other in read_cases(target) if other.name == case.load)
     done = []
     for step in range(first, case.steps):
-        batch = unpacked(rows(ROWS, step), case.micro * case.shape.batch_ways, LENGTH)
+        batch = unpacked(rows(ROWS, step), case.micro * case.shape.dp_size, LENGTH)
         done.append(backend.step(batch))
         if step + 1 == case.save_after:
             (target / case.name).mkdir(exist_ok=True)

@@ -11,11 +11,11 @@ from ray._private.accelerators import TPUAcceleratorManager
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 from ray.autoscaler._private.util import prepare_config, validate_config
 
+from crossmesh.config.compose import JobKeys
+from crossmesh.config.schema import known_keys
 from crossmesh.environments import VARIABLES
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.devices import Gpu, Tpu
-from crossmesh.spec.compose import JobKeys
-from crossmesh.spec.schema import known_keys
 from crossmesh.train.scaling import workers_of
 
 ON_GCP = ("tpu_v5p_8", "tpu_v6e_8", "gpu_2xh100")

@@ -101,5 +101,5 @@ def listening_socket(port: int) -> int:
 
 def test_free_ports_are_free_and_a_foreign_host_is_said_to_be_one() -> None:
     assert port_taken("127.0.0.1", free_port()) is None
-    with pytest.raises(InputError, match=r"serve\.host='192\.0\.2\.7' is no address of this machine"):
+    with pytest.raises(InputError, match=r"serve\.host='192\.0\.2\.7' is not an address of this machine"):
         check_local_port("192.0.2.7", free_port())

@@ -12,14 +12,14 @@ import yaml
 
 from crossmesh.cluster.calls import task_options
 from crossmesh.cluster.nodes import hosts_of
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.serving import ServeSpec
+from crossmesh.config.training import BatchSpec, HardwareSpec
 from crossmesh.environments import environment
 from crossmesh.hardware.catalogue import find_slice, slices
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.engine import engine_settings
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.serving import ServeSpec
-from crossmesh.spec.training import BatchSpec, HardwareSpec
 from crossmesh.train.scaling import workers_of
 from rays_scheduler import Gang, InfeasibleError, kuberay_config, launched, replicas
 

@@ -139,7 +139,7 @@ def test_a_full_disk_is_no_verdict(tmp_path, monkeypatch, number):
 def test_buckets_are_known_by_what_mounts_them(tmp_path, kind, source, bucket):
     mount = Mount("/mnt", kind, source)
     assert mount.bucket == bucket
-    assert [one.operation for one in failures(tmp_path, mount, sqlite=True)] == (["a bucket is no file system"] if bucket else [])
+    assert [one.operation for one in failures(tmp_path, mount, sqlite=True)] == (["a bucket is not a file system"] if bucket else [])
 
 
 def test_the_mount_of_a_folder_is_the_nearest_and_newest(tmp_path):

@@ -225,7 +225,7 @@ def _patterns(path: Path) -> Iterator[None]:
     try:
         yield
     except (re.error, TypeError) as error:
-        raise InputError(f"{path}: target_modules or a setting beside it is no regular expression or list of names: {error}.") from error
+        raise InputError(f"{path}: target_modules or a setting beside it is not a regular expression or list of names: {error}.") from error
 
 
 def _names(module: str) -> list[str]:

@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 
 from crossmesh.adapters.initial import PEFT_PREFIX, FloatArray, lora_names
 from crossmesh.adapters.peft_config import CONFIG_FILE, AdapterConfig, read_config
+from crossmesh.config.training import LORA_TARGETS
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, write_json
 from crossmesh.installation import job_command
@@ -26,7 +27,6 @@ from crossmesh.models.serving_defaults import ServingDefaults, read_defaults
 from crossmesh.models.spelling import module_spellings, spellings
 from crossmesh.models.stores import LocalStore, Store
 from crossmesh.models.targets import all_weights, expand_targets
-from crossmesh.spec.training import LORA_TARGETS
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 _PICKLED = ("adapter_model.bin", "adapter_model.pt")
@@ -149,7 +149,7 @@ def open_adapter(folder: Path) -> OpenAdapter:
             )
         raise InputError(f"{folder} has no {WEIGHTS_FILE}. Give the folder of a trained adapter.")
     shard = read_shard(LocalStore(folder), WEIGHTS_FILE, path.stat().st_size)
-    read_config(folder, ())  # Says what the adapter is before an array of another kind is found.
+    read_config(folder, ())  # Says what the adapter is before an array of the wrong type is found.
     if not shard.tensors:
         raise InputError(f"{path} holds no arrays. Give a trained adapter.")
     for tensor in shard.tensors:

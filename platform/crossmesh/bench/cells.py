@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
+from crossmesh.config.bench import BURST, CONCURRENCY, RATE, TRACE, BenchSpec
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text
 from crossmesh.plan.batching import Request
 from crossmesh.plan.traces import Trace, read_trace, shared_tokens
-from crossmesh.spec.bench import BURST, CONCURRENCY, RATE, TRACE, BenchSpec
 
 _ID_DIGITS = 12
 WHOLE_PROMPT = 1 << 30

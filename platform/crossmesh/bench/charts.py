@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.bench.runner import CellResult
-from crossmesh.spec.bench import CONCURRENCY
+from crossmesh.config.bench import CONCURRENCY
 
 _FIGURES = (
     ("ttft", "ttft_p50_s", "time to first token, median (s)"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossmesh.bench.measured import Measurement, Outcome
-from crossmesh.spec.bench import RATE, TRACE, BenchSpec
+from crossmesh.config.bench import RATE, TRACE, BenchSpec
 
 PERCENTILES = (50, 90, 95, 99)
 CONFIDENCE = 0.95

@@ -13,11 +13,11 @@ from typing import Any
 
 from crossmesh.cluster.calls import call_worker
 from crossmesh.cluster.session import ray_session
+from crossmesh.config.services import StorageSpec
+from crossmesh.config.training import HardwareSpec
 from crossmesh.environments import environment
 from crossmesh.errors import CrossmeshError
 from crossmesh.ports import free_port
-from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.training import HardwareSpec
 
 _NAME = "plain"
 _POLL_S = 0.5

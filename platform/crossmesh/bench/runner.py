@@ -13,10 +13,10 @@ from crossmesh.bench.metrics import Estimate, estimates, figures_of, sustained
 from crossmesh.bench.plausible import Engines, Flag, flags_of
 from crossmesh.bench.saturation import Saturation, next_rate, saturation
 from crossmesh.bench.store import Store
+from crossmesh.config.bench import RATE, TRACE, BenchSpec
 from crossmesh.errors import CrossmeshError
-from crossmesh.origin import Origin
 from crossmesh.plan.batching import Request
-from crossmesh.spec.bench import RATE, TRACE, BenchSpec
+from crossmesh.server_identity import Origin
 
 _MEASURED, _WARMUP = "measured", "warmup"
 

@@ -18,11 +18,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from crossmesh.bench.load import Target
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.environments import WorkerEnvironment, environment, python_path
 from crossmesh.errors import CrossmeshError
 from crossmesh.ports import free_port, listens_alone
 from crossmesh.serve.engine import CPU_VARIABLES, EngineSettings
-from crossmesh.spec.experiment import ExperimentSpec
 
 _POLL_S = 0.5
 _TAIL = 2000
@@ -93,10 +93,10 @@ def plain_server(spec: ExperimentSpec, settings: EngineSettings, log: Path) -> I
             raise AssertionError("the process of the plain server has no pipes")
         process.stdin.write(json.dumps(asked).encode() + b"\n")
         process.stdin.flush()
-        heard = process.stdout
+        output = process.stdout
 
         def ready() -> Target:
-            line = heard.readline()
+            line = output.readline()
             said = json.loads(line) if line else {"error": _ended("The plain server of ray.serve.llm", log)}
             if "error" in said:
                 raise CrossmeshError(said["error"])

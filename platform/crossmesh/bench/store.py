@@ -7,11 +7,11 @@ from typing import Any
 
 from crossmesh.bench.cells import Cell
 from crossmesh.bench.measured import Measurement, read_measurement
+from crossmesh.config.bench import BenchSpec
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_file, digest_text, read_json, write_json
 from crossmesh.plan.batching import Request
 from crossmesh.plan.traces import FORM
-from crossmesh.spec.bench import BenchSpec
 
 _READING = 2
 """Raised whenever a trace is read as other requests than before."""
@@ -21,7 +21,7 @@ def identity_of(server: Mapping[str, Any], bench: BenchSpec) -> str:
     """SHA-256 over what makes measurements of one cell alike: what the server is, and how it is asked.
 
     Limits, repeats and the list of cells are not in it: they change no measurement; a cell has its number of requests, whichever of
-    `requests` and `seconds` it follows from. Raises `InputError` where the trace is no file.
+    `requests` and `seconds` it follows from. Raises `InputError` where the trace is not a file.
     """
     asked = {
         "seed": bench.seed,
@@ -34,7 +34,7 @@ def identity_of(server: Mapping[str, Any], bench: BenchSpec) -> str:
 
 
 def trace_digest(bench: BenchSpec) -> str:
-    """SHA-256 of what the trace holds; empty without one. Raises `InputError` where it is no file."""
+    """SHA-256 of what the trace holds; empty without one. Raises `InputError` where it is not a file."""
     if not bench.trace:
         return ""
     if not Path(bench.trace).is_file():

@@ -1,6 +1,6 @@
 """A Ray on this machine that lives as long as the job.
 
-It listens on 127.0.0.1, has token authentication on, a short temporary folder of its own, and leaves nothing behind (`leftovers`).
+It listens on 127.0.0.1, has token authentication on, a short temporary folder of its own, and leaves nothing behind (`ray_cleanup`).
 """
 
 import functools
@@ -18,11 +18,11 @@ from pathlib import Path
 import ray
 from ray._private import ray_constants
 
+from crossmesh.config.services import StorageSpec
 from crossmesh.console import Console
 from crossmesh.errors import CrossmeshError
-from crossmesh.leftovers import clear, end_processes, guarded
+from crossmesh.ray_cleanup import clear, end_processes, guarded
 from crossmesh.signals import signal_handlers
-from crossmesh.spec.services import StorageSpec
 
 _NICENESS = "RAY_worker_niceness"
 

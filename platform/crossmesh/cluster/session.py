@@ -17,11 +17,11 @@ from ray._private.accelerators import get_accelerator_manager_for_resource
 
 from crossmesh.cluster.head_watch import watched
 from crossmesh.cluster.local import local_ray, loopback_only
+from crossmesh.config.services import StorageSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.hardware.devices import Cpu, Device, Gpu
 from crossmesh.signals import terminate_like_interrupt
-from crossmesh.spec.services import StorageSpec
 
 _CONNECT_S = 10.0
 
@@ -125,7 +125,7 @@ def _answering_host(address: str) -> str:
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if not (host and separator and port.isdigit()):
         raise InputError(
-            f"RAY_ADDRESS={address!r} is no address. Allowed: host:port, ray://host:port, auto, or local (as when it is unset)."
+            f"RAY_ADDRESS={address!r} is not an address. Allowed: host:port, ray://host:port, auto, or local (as when it is unset)."
         )
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()

@@ -12,11 +12,11 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from crossmesh.command.verbs import verbs
+from crossmesh.config.compose import JobKeys
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.help import description
 from crossmesh.errors import ChoiceError, InputError
 from crossmesh.hardware.catalogue import slices
-from crossmesh.spec.compose import JobKeys
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.help import description
 
 _NOT_A_VALUE = "\0"
 _INTERPOLATION = {"type": "string", "pattern": r"^\$\{.*\}$"}

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from crossmesh.config.training import DataSpec
 from crossmesh.data.conversation import message
 from crossmesh.errors import InputError, nearest
-from crossmesh.spec.training import DataSpec
 
 _TURNS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns")
 _PROMPTS = ("prompt", "question", "query", "problem", "instruction", "user")

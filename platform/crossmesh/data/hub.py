@@ -16,7 +16,8 @@ def hub_files(source: str, split: str, cache: Path) -> list[Path]:
     match = _HUB.fullmatch(source)
     if match is None:
         raise InputError(
-            f"data.source={source!r} is no dataset address. Allowed: hf://datasets/owner/name[@revision][/file, folder, pattern or subset]."
+            f"data.source={source!r} is not a dataset address. Allowed: "
+            "hf://datasets/owner/name[@revision][/file, folder, pattern or subset]."
         )
     repo, revision, path = match["repo"], match["revision"], match["path"]
     address = source.removesuffix(f"/{path}") if path else source
@@ -70,7 +71,7 @@ def _snapshot(source: str, repo: str, revision: str | None, patterns: list[str],
         raise InputError(f"{source} does not exist, or is private: check the name, or set HF_TOKEN to a token that may read it.") from error
     except HFValidationError as error:
         raise InputError(
-            f"data.source={source!r} is no dataset address: {error}. Allowed: hf://datasets/owner/name[@revision][/path]."
+            f"data.source={source!r} is not a dataset address: {error}. Allowed: hf://datasets/owner/name[@revision][/path]."
         ) from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
         raise InputError(

@@ -14,12 +14,12 @@ from statistics import fmean
 
 import numpy as np
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import PACKINGS
 from crossmesh.data.batches import PackedBatch, Row, row_key
 from crossmesh.data.order import row_stream, step_rows
 from crossmesh.data.widths import Widths, by_length, widths_of
 from crossmesh.errors import require
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import PACKINGS
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def plan_steps(lengths: Sequence[int], spec: ExperimentSpec) -> tuple[StepPlan, 
     are no rows.
     """
     require(len(lengths) > 0, "row_count", len(lengths), "at least one row")
-    together, possible = spec.micro_batch * spec.mesh_shape.batch_ways, widths_of(lengths, spec)
+    together, possible = spec.micro_batch * spec.mesh_shape.dp_size, widths_of(lengths, spec)
     return tuple(replace(plan, widths=_widths(plan.sequences, lengths, together, possible)) for plan in _laid_out(lengths, spec, together))
 
 

@@ -203,7 +203,7 @@ def _table_rows(file: Path, stream: IO[bytes]) -> Iterator[tuple[str, dict[str, 
         separator = "\t" if kind_of(file.name) == ".tsv" else next((one for one in ",;\t" if one in first), ",")
         heading = next(csv.reader([first], delimiter=separator), [])
         if not heading or "" in heading or len(set(heading)) < len(heading):
-            raise InputError(f"{file}, line 1 is no heading: {first.strip()[:80]!r}. Needed: a name for each column, each once.")
+            raise InputError(f"{file}, line 1 is not a heading: {first.strip()[:80]!r}. Needed: a name for each column, each once.")
         rows = csv.reader(text, delimiter=separator, strict=True)
         line = 2
         try:

@@ -9,12 +9,12 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from crossmesh.config.training import RtlSpec
 from crossmesh.data import rtl_combinational, rtl_hard, rtl_sequential
 from crossmesh.data.rtl_bench import testbench_text
 from crossmesh.data.rtl_design import Kind, Params, Picker
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text
-from crossmesh.spec.training import RtlSpec
 
 KINDS: tuple[Kind, ...] = (*rtl_combinational.KINDS, *rtl_sequential.KINDS)
 """Kinds of `train` and `heldout`."""

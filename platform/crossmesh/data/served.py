@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from crossmesh.config.training import DataSpec
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.sources import TOO_LONG, Dataset
 from crossmesh.errors import InputError, reading
 from crossmesh.files import read_json
-from crossmesh.spec.training import DataSpec
 
 _NAMED = 12
 """So many keys and columns are named."""

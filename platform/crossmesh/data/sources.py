@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from crossmesh.config.training import DataSpec
 from crossmesh.data.answers import answer_only
 from crossmesh.data.batches import Row
 from crossmesh.data.chat import ChatTokenizer, unused_keys
@@ -33,7 +34,6 @@ from crossmesh.data.markdown import strip_reasoning
 from crossmesh.data.readers import read_records
 from crossmesh.data.rtl import build_rtl
 from crossmesh.errors import InputError
-from crossmesh.spec.training import DataSpec
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _record_conversation(place: str, record: Mapping[str, Any], form: Form) -> C
             return Conversation((), place=place, problem=problem, form=form.found, unread=unread)
         turns, learned = turns + found, learned + marks
     if has_surrogates(turns) or has_surrogates(record.get("tools")):
-        raise InputError(f"{place} holds half of a surrogate pair (\\ud800 to \\udfff), which is no text. Repair the row.")
+        raise InputError(f"{place} holds half of a surrogate pair (\\ud800 to \\udfff), which is not text. Repair the row.")
     roles = [turn["role"] for turn in turns]
     if "assistant" not in roles:
         raise InputError(f"{place} has no assistant turn: its roles are {roles}. Each training row needs a turn with role 'assistant'.")

@@ -4,9 +4,9 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
+from crossmesh.config.training import DataSpec
 from crossmesh.errors import reading
 from crossmesh.files import canonical_json, digest_text, read_json, write_json
-from crossmesh.spec.training import DataSpec
 
 
 def fixed_date(data: DataSpec, template_digest: str, folder: Path) -> str:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.data.order import step_rows
 from crossmesh.hardware.devices import Gpu, Tpu
-from crossmesh.spec.experiment import ExperimentSpec
 
 MOST_WIDTHS = 4
 """Programs of different width that a run on JAX compiles at most."""
@@ -54,7 +54,7 @@ def widths_of(lengths: Sequence[int], spec: ExperimentSpec) -> Widths:
     if spec.packing.mode != "none":
         return Widths(longest, buckets=(longest,))
     most = min(MOST_WIDTHS, 1 + spec.optim.steps // STEPS_A_WIDTH)
-    together = spec.micro_batch * spec.mesh_shape.batch_ways
+    together = spec.micro_batch * spec.mesh_shape.dp_size
     sampled = step_rows(len(lengths), spec.batch.size, _SAMPLED_STEPS, spec.data.seed)
     needed = [max(lengths[row] for row in rows) for step in sampled for rows in by_length(step, lengths, together)]
     lanes = _LANES if isinstance(device, Tpu) else _TENSOR_CORES

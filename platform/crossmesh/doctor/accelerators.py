@@ -7,12 +7,12 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from crossmesh.cluster.session import users_cluster
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.planning import PlanSpec
 from crossmesh.doctor.finding import Finding, fault, note, ok
 from crossmesh.doctor.machine import printed
 from crossmesh.hardware.catalogue import Slice
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.planning import PlanSpec
 
 _GIB = 1 << 30
 _QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")

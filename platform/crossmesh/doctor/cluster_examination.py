@@ -19,6 +19,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from crossmesh.cluster.calls import cancel_task, lacking
 from crossmesh.cluster.nodes import bring_up
 from crossmesh.cluster.session import ray_session
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec
 from crossmesh.console import Console, Stage
 from crossmesh.doctor.chip_speed import chip_findings, framework_of, measure
 from crossmesh.doctor.clocks import Answer, skew_finding
@@ -32,8 +34,6 @@ from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import slices
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.hardware.emulation import emulating
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec
 
 _AT_ONCE = 32
 _QUESTIONS = 5

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from crossmesh.cluster.session import users_cluster
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.console import Console
 from crossmesh.doctor.accelerators import Seen, seen_here
 from crossmesh.doctor.chip_speed import chip_findings, measured_here
@@ -13,7 +14,6 @@ from crossmesh.doctor.finding import Finding
 from crossmesh.doctor.report import Report
 from crossmesh.hardware.devices import Device, Gpu, Tpu
 from crossmesh.hardware.emulation import emulating
-from crossmesh.spec.experiment import ExperimentSpec
 
 
 def diagnose(spec: ExperimentSpec, console: Console, *, start_nodes: bool, node_timeout_s: float) -> Report:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.doctor.accelerators import check_accelerators
 from crossmesh.doctor.finding import Finding, note
 from crossmesh.doctor.judging import check_judging
@@ -12,7 +13,6 @@ from crossmesh.doctor.packages import check_packages
 from crossmesh.doctor.private_files import check_private_files
 from crossmesh.doctor.services import check_hub, check_tracking
 from crossmesh.doctor.storage import check_storage
-from crossmesh.spec.experiment import ExperimentSpec
 
 Check = Callable[[ExperimentSpec], Iterable[Finding]]
 

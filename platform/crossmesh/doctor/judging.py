@@ -4,12 +4,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.doctor.finding import Finding, fault, note, ok
 from crossmesh.environments import package_root
 from crossmesh.errors import InputError
 from crossmesh.evaluate.judge import SIMULATOR, simulator_version
 from crossmesh.evaluate.sandbox import open_sandbox
-from crossmesh.spec.experiment import ExperimentSpec
 
 _RESTRICTED = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 

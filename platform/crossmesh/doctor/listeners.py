@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import psutil
 
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.doctor.finding import Finding, fault, note, ok
 from crossmesh.doctor.private_files import token_file
 from crossmesh.installation import job_command, job_of
-from crossmesh.spec.experiment import ExperimentSpec
 
 _NAME = "listening ports"
 _ALONE = "RAY_AUTH_MODE=token ray start --head --node-ip-address=127.0.0.1"

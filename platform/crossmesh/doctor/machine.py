@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 
 from crossmesh.cluster.session import users_cluster
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.doctor.finding import Finding, fault, note, ok
 from crossmesh.hardware.devices import Cpu
-from crossmesh.spec.experiment import ExperimentSpec
 
 _GIB = 1 << 30
 _FULL, _SCARCE = 1 * _GIB, 10 * _GIB

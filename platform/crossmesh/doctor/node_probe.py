@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.doctor.accelerators import Seen, driver_finding, node_finding, seen_here
 from crossmesh.doctor.chip_work import version_of
 from crossmesh.doctor.examination import examine
@@ -17,7 +18,6 @@ from crossmesh.doctor.services import check_hub, check_tracking
 from crossmesh.doctor.sharing import Shared, Sight, seen
 from crossmesh.doctor.storage import check_storage
 from crossmesh.hardware.devices import Device
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.masking import mask
 
 _LIBRARIES = ("ray", "torch", "jax", "vllm", "libtpu", "nvidia-nccl-cu13")

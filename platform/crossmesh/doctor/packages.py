@@ -12,9 +12,9 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.doctor.finding import Finding, fault, note, ok
 from crossmesh.environments import VARIABLES, package_root
-from crossmesh.spec.experiment import ExperimentSpec
 
 _SHOWN = 4
 _INTERPRETER = "CROSSMESH_PYTHON_"
@@ -83,4 +83,4 @@ def interpreter_findings(environ: Mapping[str, str]) -> Iterator[Finding]:
     for variable in VARIABLES:
         path = environ.get(variable.name, "")
         if variable.name.startswith(_INTERPRETER) and path and not os.access(path, os.X_OK):
-            yield fault(variable.name, f"{path} is no interpreter", f"unset {variable.name}")
+            yield fault(variable.name, f"{path} is not an interpreter", f"unset {variable.name}")

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from crossmesh.cluster.session import users_cluster
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.doctor.finding import Finding, fault, note, ok
-from crossmesh.spec.experiment import ExperimentSpec
 
 
 def check_private_files(spec: ExperimentSpec) -> Iterator[Finding]:

@@ -12,9 +12,9 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.doctor.finding import Finding, fault, note, ok
 from crossmesh.errors import InputError
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.client import TrackingPlace, tracking_place
 from crossmesh.track.masking import mask
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import tracked_in_storage
 from crossmesh.doctor.finding import Finding, fault, ok
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import tracked_in_storage
 from crossmesh.storage_check import ON_BUCKETS, Mount, failures, mount_of
 
 _MEND = "sudo mount -t nfs SERVER:/SHARE /mnt/crossmesh && export CROSSMESH_STORAGE=/mnt/crossmesh    # or a folder on a local disk"

@@ -13,7 +13,7 @@ from crossmesh.files import parse_json
 REQUEST_TIMEOUT_S = 900.0
 """A slow engine with a long queue is not a broken one."""
 NO_ANSWER_TRIES = 4
-"""For what comes with status 200 and is no answer."""
+"""For what comes with status 200 and is not an answer."""
 REFUSED_PROMPT = (400, 413, 422)
 REFUSED_CALLER = (401, 403, 404)
 HALF_CHARACTER = "half of a surrogate pair, replaced by U+FFFD"
@@ -45,7 +45,7 @@ class Answer:
 
 
 class NoAnswerError(ValueError):
-    """What came with status 200 is no answer.
+    """What came with status 200 is not an answer.
 
     Attributes:
         kind: a word for counting.

@@ -97,7 +97,7 @@ def relative_change(one: Estimate, other: Estimate) -> Margin:
 def closest_rival(margins: Sequence[Margin], *, higher: bool = True) -> tuple[int, Margin]:
     """Return which margin of the best over its rivals decides whether it is the best, its p-value corrected for all of them (Holm).
 
-    It is the first one that is no lead by more than chance, or the first where all are.
+    It is the first one that is not a lead by more than chance, or the first where all are.
 
     Args:
         margins: of the best over each rival, the next best one first.

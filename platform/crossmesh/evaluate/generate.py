@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from crossmesh.config.evaluation import EvalSpec
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.evaluate.answers import (
     NO_ANSWER_TRIES,
@@ -24,8 +25,7 @@ from crossmesh.evaluate.answers import (
 )
 from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.samples import Sample, SampleFile
-from crossmesh.origin import Origin, ServerChangedError
-from crossmesh.spec.evaluation import EvalSpec
+from crossmesh.server_identity import Origin, ServerChangedError
 
 if TYPE_CHECKING:
     from httpx import Request
@@ -62,8 +62,8 @@ async def generate(
 ) -> tuple[Sample, ...]:
     """Return `eval.samples` answers to each problem, in order of problem and index, asking only for those that `path` lacks.
 
-    A prompt that the endpoint refuses (too long, say), or answers with something that is no answer, gives a sample with `error` set. All
-    that comes is kept before it is read.
+    A prompt that the endpoint refuses (too long, say), or answers with something that is not an answer, gives a sample with `error` set.
+    All that comes is kept before it is read.
 
     Args:
         base_url: the endpoint, with or without `/v1`.

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from crossmesh.config.evaluation import EvalSpec
+from crossmesh.config.training import DataSpec
 from crossmesh.errors import InputError
 from crossmesh.evaluate.answers import left_out
 from crossmesh.evaluate.generate import generate
@@ -22,10 +24,8 @@ from crossmesh.evaluate.samples import Sample
 from crossmesh.evaluate.sandbox import Limits, Sandbox, open_sandbox
 from crossmesh.evaluate.tasks import load_task
 from crossmesh.files import canonical_json, write_json, write_text
-from crossmesh.origin import Origin
+from crossmesh.server_identity import Origin
 from crossmesh.signals import run_async
-from crossmesh.spec.evaluation import EvalSpec
-from crossmesh.spec.training import DataSpec
 
 Progress = Callable[[str, int, int], None]
 """Called with the stage (`references`, `generate`, `judge`), how much is done and how much there is."""

@@ -96,7 +96,7 @@ class Asker:
         return Request(task, payload, f"{digest}-{again}", again)
 
     async def ask(self, requests: Sequence[Request]) -> list[str]:
-        """Return the text of each answer in order; the endpoint's refusal of a prompt, and what is no answer, is an empty one."""
+        """Return the text of each answer in order; the endpoint's refusal of a prompt, and what is not an answer, is an empty one."""
         from aiohttp import ClientSession, ClientTimeout, TCPConnector
 
         self._settled = 0
@@ -217,7 +217,7 @@ def _cut(text: str, stops: object) -> str:
 
 
 def _read_kept(file: Path) -> dict[str, tuple[Answer, dict[str, Any], tuple[str, ...]]]:
-    """The answers that an earlier start kept, by key; a torn line and what is no answer are passed over."""
+    """The answers that an earlier start kept, by key; a torn line and what is not an answer are passed over."""
     found = {}
     content = file.read_bytes() if file.is_file() else b""
     if content and not content.endswith(b"\n"):
@@ -226,7 +226,7 @@ def _read_kept(file: Path) -> dict[str, tuple[Answer, dict[str, Any], tuple[str,
     for line in content.split(b"\n"):
         try:
             values = parse_json(line)
-            # What is no UTF-8 was kept with escapes and is no JSON any more, then as now.
+            # What is no UTF-8 was kept with escapes and is not JSON any more, then as now.
             found[values["key"]] = (read_answer(values["body"].encode(errors="surrogatepass")), values["sent"], tuple(values["changes"]))
         except (ValueError, KeyError, TypeError, AttributeError):
             continue

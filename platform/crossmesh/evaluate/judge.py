@@ -16,12 +16,12 @@ from functools import cache
 from secrets import token_hex
 from typing import TypeVar
 
+from crossmesh.config.evaluation import EvalSpec
 from crossmesh.data.verilog import extract, hollow
 from crossmesh.errors import InputError
 from crossmesh.evaluate.problems import DESIGN, NONCE, SUPPORT, TESTBENCH, Problem
 from crossmesh.evaluate.sandbox import OUTPUT_LIMIT, TIMEOUT, Limits, Outcome, Sandbox
 from crossmesh.evaluate.screening import refusal
-from crossmesh.spec.evaluation import EvalSpec
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -8,11 +8,11 @@ import io
 import tokenize
 from typing import Any
 
+from crossmesh.config.evaluation import EvalSpec
 from crossmesh.data import markdown, verilog
 from crossmesh.evaluate import judge, sandbox, screening
 from crossmesh.evaluate.judge import limits_of, simulator_version
 from crossmesh.files import canonical_json, digest_text
-from crossmesh.spec.evaluation import EvalSpec
 
 _MODULES = (judge, sandbox, screening, verilog, markdown)
 """All code between an answer and its verdict."""

@@ -20,6 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
+from crossmesh.config.evaluation import EvalSpec
 from crossmesh.environments import environment, made_harness, python_path
 from crossmesh.errors import CrossmeshError, InputError, reading
 from crossmesh.evaluate import harness_client
@@ -28,8 +29,7 @@ from crossmesh.evaluate.judge import silent
 from crossmesh.evaluate.passk import estimate
 from crossmesh.evaluate.results import RECORD_FORM, RESULT, EvalResult, SplitResult, cut_of
 from crossmesh.files import canonical_json, digest_text, parse_json, write_json, write_text
-from crossmesh.origin import Origin, ServerChangedError
-from crossmesh.spec.evaluation import EvalSpec
+from crossmesh.server_identity import Origin, ServerChangedError
 
 KIND = "eval/lm-eval"
 REQUIREMENT = "lm-eval[api]==0.4.13"
@@ -113,14 +113,14 @@ def _looking(on_progress: Progress, origin: Origin) -> Progress:
     """Progress that looks at the server every few seconds: the harness does not pass on what an answer says of it."""
     looked = time.monotonic()
 
-    def heard(stage: str, done: int, total: int) -> None:
+    def on_event(stage: str, done: int, total: int) -> None:
         nonlocal looked
         if time.monotonic() - looked > _LOOK_S:
             origin.check(1)
             looked = time.monotonic()
         on_progress(stage, done, total)
 
-    return heard
+    return on_event
 
 
 def _for_client(base_url: str, model: str, spec: EvalSpec, folder: Path, server: str) -> dict[str, str]:
@@ -247,7 +247,7 @@ def _samples(kept: Path, task: str) -> list[dict[str, Any]]:
 
 
 def _splits(task: str, lines: list[dict[str, Any]], seed: int) -> Iterator[SplitResult]:
-    """One split for each metric of a task that says right or wrong of each document; no value, or one that is no number, is wrong."""
+    """One split for each metric of a task that says right or wrong of each document; no value, or one that is not a number, is wrong."""
     names = dict.fromkeys((metric, line["filter"]) for line in lines for metric in line["metrics"])
     for metric, chosen in names:
         values = {str(line["doc_id"]): line.get(metric) for line in lines if line["filter"] == chosen}

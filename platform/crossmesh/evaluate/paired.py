@@ -1,6 +1,6 @@
 """Two models on the same problems: the difference, its interval, its p-value, and what it would take to show it. Arithmetic on counts.
 
-Whether the two were examined alike is not seen here; a difference between models that were not is no difference of the models.
+Whether the two were examined alike is not seen here; a difference between models that were not is not a difference of the models.
 """
 
 import math

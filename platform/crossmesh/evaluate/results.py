@@ -6,13 +6,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from crossmesh.config.evaluation import EvalSpec
 from crossmesh.errors import InputError
 from crossmesh.evaluate.judge import REASONS, Verdict
 from crossmesh.evaluate.passk import PassAtK, estimate
 from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.samples import Sample
 from crossmesh.files import read_json
-from crossmesh.spec.evaluation import EvalSpec
 
 RESULT = "result.json"
 """Name of the file in the folder of an evaluation."""

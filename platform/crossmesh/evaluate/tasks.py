@@ -1,11 +1,11 @@
 """The tasks that the judge decides, by name: where their problems come from."""
 
+from crossmesh.config.evaluation import EvalSpec
+from crossmesh.config.training import DataSpec
 from crossmesh.data.rtl import RtlProblem, build_rtl
 from crossmesh.evaluate.own_problems import load_problems
 from crossmesh.evaluate.problems import Problem, module_under_test
 from crossmesh.evaluate.verilog_eval import load_verilog_eval
-from crossmesh.spec.evaluation import EvalSpec
-from crossmesh.spec.training import DataSpec
 
 
 def load_task(eval_spec: EvalSpec, data: DataSpec) -> tuple[Problem, ...]:

@@ -52,7 +52,7 @@ def _dataset(path: str, variant: str) -> Path:
     given = Path(path).expanduser()
     if not path or not given.is_dir():
         raise InputError(
-            f"eval.path={path!r} is no folder. verilog-eval is not part of crossmesh: get it with `git clone {_ADDRESS}` and give the "
+            f"eval.path={path!r} is not a folder. verilog-eval is not part of crossmesh: get it with `git clone {_ADDRESS}` and give the "
             "folder, eval.path=/path/to/verilog-eval."
         )
     for folder in (given, given / DATASETS[variant]):

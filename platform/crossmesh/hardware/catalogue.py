@@ -74,7 +74,7 @@ def _own(path: str) -> dict[str, Slice]:
     """The slices of a user's file, which may be made of our chips; a chip of its own takes the place of ours in its slices."""
     file = Path(path)
     if not file.is_file():
-        raise InputError(f"hardware.catalogue={path!r} is no file. Give a YAML file with `chips`, `slices` or both, or leave it empty.")
+        raise InputError(f"hardware.catalogue={path!r} is not a file. Give a YAML file with `chips`, `slices` or both, or leave it empty.")
     with reading(file, "a catalogue: `chips` and `slices` as in crossmesh/hardware/catalogue.yaml"):
         values = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
         if unknown := sorted(set(values) - _SECTIONS):

@@ -25,7 +25,7 @@ class MeshShape:
         return self.dcn * self.data * self.fsdp * self.tp
 
     @property
-    def batch_ways(self) -> int:
+    def dp_size(self) -> int:
         """Ranks that each see other sequences: dcn x data x fsdp."""
         return self.dcn * self.data * self.fsdp
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from rich.console import Console as RichConsole
 
+from crossmesh.config.command_line import command
+from crossmesh.config.compose import Job, SweptJob, run_job
+from crossmesh.config.sweep import SweepKeys
 from crossmesh.console import Console
 from crossmesh.installation import conf_folder, job_command
-from crossmesh.spec.command_line import command
-from crossmesh.spec.compose import Job, SweptJob, run_job
-from crossmesh.spec.sweep import SweepKeys
 
 
 @dataclass(frozen=True)

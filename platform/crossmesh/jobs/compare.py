@@ -6,6 +6,8 @@ from pathlib import Path
 
 from rich.console import Console as RichConsole
 
+from crossmesh.config.command_line import command
+from crossmesh.config.compose import Job, run_job
 from crossmesh.console import Console
 from crossmesh.errors import CrossmeshError
 from crossmesh.installation import conf_folder, job_command
@@ -15,8 +17,6 @@ from crossmesh.report.regression import REGRESSION, judge, require_decided
 from crossmesh.report.request import CompareKeys
 from crossmesh.report.selection import trainings_of
 from crossmesh.report.tables import print_report
-from crossmesh.spec.command_line import command
-from crossmesh.spec.compose import Job, run_job
 from crossmesh.track.tracker import Tracker
 
 

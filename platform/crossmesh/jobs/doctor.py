@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from rich.console import Console as RichConsole
 
+from crossmesh.config.compose import Job, JobKeys, run_job
 from crossmesh.console import Console
 from crossmesh.errors import CrossmeshError, require
 from crossmesh.installation import conf_folder
-from crossmesh.spec.compose import Job, JobKeys, run_job
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from crossmesh.adapters.peft_format import open_adapter
 from crossmesh.adapters.proof import proof_of_run
 from crossmesh.adapters.sources import find_adapter
 from crossmesh.cluster.session import ray_session
+from crossmesh.config.compose import Job, JobKeys, run_job
 from crossmesh.console import Console
 from crossmesh.errors import require_choice
 from crossmesh.installation import conf_folder
 from crossmesh.models.stores import is_made, open_store
-from crossmesh.spec.compose import Job, JobKeys, run_job
 from crossmesh.sweep.trial import fetch
 from crossmesh.track.tracker import Tracker
 

@@ -4,12 +4,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from crossmesh.config.command_line import command, given, where_given
+from crossmesh.config.compose import Job, SweptJob, run_job
+from crossmesh.config.repeats import check_repeats
+from crossmesh.config.sweep import SweepKeys
 from crossmesh.console import Console
 from crossmesh.installation import conf_folder, job_command
-from crossmesh.spec.command_line import command, given, where_given
-from crossmesh.spec.compose import Job, SweptJob, run_job
-from crossmesh.spec.repeats import check_repeats
-from crossmesh.spec.sweep import SweepKeys
 
 
 @dataclass(frozen=True)

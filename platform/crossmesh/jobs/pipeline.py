@@ -6,13 +6,13 @@ from pathlib import Path
 
 from rich.console import Console as RichConsole
 
+from crossmesh.config.command_line import command
+from crossmesh.config.compose import Job, JobKeys, run_job
+from crossmesh.config.repeats import check_repeats
+from crossmesh.config.training import BACKENDS
 from crossmesh.console import Console
 from crossmesh.errors import require, require_choice
 from crossmesh.installation import conf_folder, job_command
-from crossmesh.spec.command_line import command
-from crossmesh.spec.compose import Job, JobKeys, run_job
-from crossmesh.spec.repeats import check_repeats
-from crossmesh.spec.training import BACKENDS
 
 
 @dataclass(frozen=True)

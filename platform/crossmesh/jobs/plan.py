@@ -3,10 +3,10 @@
 import sys
 from dataclasses import dataclass
 
+from crossmesh.config.command_line import command
+from crossmesh.config.compose import Job, JobKeys, run_job
 from crossmesh.installation import conf_folder, job_command
 from crossmesh.report.plans import Plans
-from crossmesh.spec.command_line import command
-from crossmesh.spec.compose import Job, JobKeys, run_job
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@
 
 from dataclasses import dataclass
 
+from crossmesh.config.compose import Job, JobKeys, run_job
 from crossmesh.console import Console
 from crossmesh.installation import conf_folder
-from crossmesh.spec.compose import Job, JobKeys, run_job
 
 
 @dataclass(frozen=True)

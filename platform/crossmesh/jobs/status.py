@@ -4,12 +4,12 @@ from dataclasses import dataclass
 
 from rich.console import Console as RichConsole
 
+from crossmesh.config.compose import Job, JobKeys, run_job
 from crossmesh.console import Console
 from crossmesh.installation import conf_folder
-from crossmesh.spec.compose import Job, JobKeys, run_job
 from crossmesh.sweep.policy import exit_code
 from crossmesh.sweep.runs import as_result
-from crossmesh.sweep.status import follow, show, standing
+from crossmesh.sweep.status import follow, show, sweep_status
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class StatusKeys(JobKeys):
 def run(job: Job[StatusKeys]) -> None:
     """Show every point of the sweep."""
     spec, keys = job.spec, job.keys
-    now = follow(lambda: standing(spec, keys.sweep)) if keys.follow else standing(spec, keys.sweep)
-    values = as_result(now.state, exit_code(now.state.points)) | {"lives": now.lives, "note": now.note}
+    now = follow(lambda: sweep_status(spec, keys.sweep)) if keys.follow else sweep_status(spec, keys.sweep)
+    values = as_result(now.state, exit_code(now.state.points)) | {"alive": now.alive, "note": now.note}
     Console().finish(lambda: show(now, RichConsole(highlight=False)), values, keys.output)
 
 

@@ -2,13 +2,13 @@
 
 import sys
 
+from crossmesh.config.command_line import command
+from crossmesh.config.compose import Job, run_job, sweep_overrides
+from crossmesh.config.schema import known_keys
+from crossmesh.config.sweep import compose_point, given_overrides
+from crossmesh.config.tune import TuneKeys
 from crossmesh.errors import InputError, nearest
 from crossmesh.installation import conf_folder, job_command
-from crossmesh.spec.command_line import command
-from crossmesh.spec.compose import Job, run_job, sweep_overrides
-from crossmesh.spec.schema import known_keys
-from crossmesh.spec.sweep import compose_point, given_overrides
-from crossmesh.spec.tune import TuneKeys
 
 CONF = conf_folder()
 

@@ -4,10 +4,10 @@ import os
 import sys
 from dataclasses import dataclass
 
+from crossmesh.config.compose import Job, JobKeys, run_job
 from crossmesh.errors import InputError, require
 from crossmesh.installation import conf_folder
 from crossmesh.ports import free_port, port_taken
-from crossmesh.spec.compose import Job, JobKeys, run_job
 from crossmesh.track.tracker import UI_PORT, Tracker
 
 

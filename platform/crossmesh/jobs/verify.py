@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 from rich.console import Console as RichConsole
 
+from crossmesh.config.compose import Job, JobKeys, run_job
 from crossmesh.console import Console
 from crossmesh.errors import CrossmeshError
 from crossmesh.installation import conf_folder
-from crossmesh.spec.compose import Job, JobKeys, run_job
 
 
 @dataclass(frozen=True)

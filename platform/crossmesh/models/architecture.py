@@ -110,7 +110,7 @@ class Weight:
     """One tensor on both sides.
 
     Hugging Face keeps a linear projection as [out, in]; Tunix splits `out` or `in` into heads and orders the axes its own way. The
-    Tunix tensor is `hf.reshape(out_shape + in_shape).transpose(axes)`. A tensor that is no projection has an empty `in_shape`.
+    Tunix tensor is `hf.reshape(out_shape + in_shape).transpose(axes)`. A tensor that is not a projection has an empty `in_shape`.
     """
 
     hf: str

@@ -143,7 +143,7 @@ def check_keys(family: str, config: Json, origin: str) -> None:
             continue
         elif key in _ELSEWHERE:
             raise InputError(
-                f"{origin}: {key}={value!r} is no key of a {family} model, and engines may not agree on what it means. "
+                f"{origin}: {key}={value!r} is not a key of a {family} model, and engines may not agree on what it means. "
                 f"Allowed: absent. Remove it from a copy of the model where it means nothing."
             )
         else:

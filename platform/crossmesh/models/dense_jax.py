@@ -10,7 +10,7 @@ from flax import nnx
 
 from crossmesh.models.architecture import Architecture, Rope
 from crossmesh.models.attention_jax import attend
-from crossmesh.models.layers_jax import DTYPES, HiddenStates, Settings, activations, rotate, set_up
+from crossmesh.models.layers_jax import DTYPES, HiddenStates, ModelConfig, activations, rotate, set_up
 from crossmesh.models.sharding_jax import HEADS, STREAM, constrain
 
 
@@ -56,7 +56,7 @@ def dense_sizes(architecture: Architecture) -> dict[str, Any]:
     }
 
 
-def qwen_config(tunix: Any, architecture: Architecture, settings: Settings) -> Any:
+def qwen_config(tunix: Any, architecture: Architecture, settings: ModelConfig) -> Any:
     """The configuration of a Qwen; `tunix` is Tunix's module of its generation."""
     dtype = DTYPES[settings.dtype]
     return tunix.ModelConfig(
@@ -71,7 +71,7 @@ def qwen_config(tunix: Any, architecture: Architecture, settings: Settings) -> A
 def set_up_dense(
     model: Any,
     architecture: Architecture,
-    settings: Settings,
+    settings: ModelConfig,
     kind: type[HiddenStates],
     attention: type[DenseAttention],
     einsum: type,

@@ -8,7 +8,7 @@ from typing import Any
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.gemma3_jax import make_gemma3
 from crossmesh.models.gemma4_jax import make_gemma4
-from crossmesh.models.layers_jax import Settings
+from crossmesh.models.layers_jax import ModelConfig
 from crossmesh.models.llama_jax import make_llama
 from crossmesh.models.qwen2_jax import make_qwen2
 from crossmesh.models.qwen3_jax import make_qwen3
@@ -26,7 +26,7 @@ _MAKERS = {
 }
 
 
-def make_model(architecture: Architecture, settings: Settings) -> Any:
+def make_model(architecture: Architecture, settings: ModelConfig) -> Any:
     """Tunix's model of `architecture`, giving hidden states. Call it under `nnx.eval_shape`, or it draws weights.
 
     Raises `InputError` for what is not computed as the Hugging Face model does.

@@ -14,7 +14,7 @@ from tunix.models.gemma3 import model as gemma3
 
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.attention_jax import attend
-from crossmesh.models.layers_jax import DTYPES, HiddenStates, KeyValue, Settings, activations, rotate, set_up
+from crossmesh.models.layers_jax import DTYPES, HiddenStates, KeyValue, ModelConfig, activations, rotate, set_up
 from crossmesh.models.sharding_jax import HEADS, STREAM, constrain
 
 
@@ -57,7 +57,7 @@ class _Model(HiddenStates, gemma3.Gemma3):
         return rows * jnp.sqrt(rows.shape[-1]).astype(rows.dtype)
 
 
-def make_gemma3(architecture: Architecture, settings: Settings) -> Any:
+def make_gemma3(architecture: Architecture, settings: ModelConfig) -> Any:
     """Tunix's Gemma 3 with Q, K and V apart, hidden states as output; as Gemma 2 where that is the family."""
     first, dtype = architecture.layers[0], DTYPES[settings.dtype]
     config = gemma3.ModelConfig(

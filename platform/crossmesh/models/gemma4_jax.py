@@ -17,7 +17,7 @@ from crossmesh.models.layers_jax import (
     DTYPES,
     HiddenStates,
     KeyValue,
-    Settings,
+    ModelConfig,
     activations,
     as_products,
     look_up,
@@ -106,7 +106,7 @@ class _Model(HiddenStates, gemma4.Gemma4):
         return (made + rows * jnp.sqrt(rows.shape[-1]).astype(rows.dtype)) * jnp.asarray(2**-0.5, rows.dtype)
 
 
-def make_gemma4(architecture: Architecture, settings: Settings) -> Any:
+def make_gemma4(architecture: Architecture, settings: ModelConfig) -> Any:
     """Tunix's Gemma 4 with K and V apart, experts and shared keys and values as transformers has them, hidden states as output."""
     config = gemma4_config(architecture, DTYPES[settings.dtype])
     model = gemma4.Gemma4(config, rngs=nnx.Rngs(0))

@@ -46,7 +46,7 @@ def _check(gguf: Path) -> str:
     try:
         reader = GGUFReader(str(gguf))
     except (ValueError, OSError, IndexError) as error:
-        raise InputError(f"{gguf.name} is no readable GGUF file: {error}. Give a complete .gguf file.") from error
+        raise InputError(f"{gguf.name} is not a readable GGUF file: {error}. Give a complete .gguf file.") from error
     fields = {name: field.contents() for name, field in reader.fields.items() if name in _CHECKED}
     require_choice(f"{gguf.name}: general.architecture", str(fields.get("general.architecture")), ("llama",))
     require_choice(f"{gguf.name}: tokenizer.ggml.model", str(fields.get("tokenizer.ggml.model")), ("gpt2",))

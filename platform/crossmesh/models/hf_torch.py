@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.initialization import no_init_weights
 
+from crossmesh.config.training import default_torch_kernel
 from crossmesh.errors import InputError, reading
 from crossmesh.models.architecture import Architecture, Weight
 from crossmesh.models.attention_torch import IMPLEMENTATIONS, IntArray, attention_inputs, flattened
@@ -24,7 +25,6 @@ from crossmesh.models.families import read_architecture
 from crossmesh.models.model_files import model_alone, tensor_files
 from crossmesh.models.quantization import kept_modules
 from crossmesh.models.spelling import locate
-from crossmesh.spec.training import default_torch_kernel
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -23,7 +23,7 @@ DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16}
 
 
 @dataclass(frozen=True)
-class Settings:
+class ModelConfig:
     """How a model computes what it computes."""
 
     dtype: str = "float32"
@@ -151,7 +151,7 @@ def activations(sharding: Any) -> Any:
     return replace(sharding, **{name: (BATCH_AXES, *getattr(sharding, name)[1:]) for name in names})
 
 
-def set_up(layer: Any, kind: type, attention: type, projections: tuple[type, ...], settings: Settings) -> None:
+def set_up(layer: Any, kind: type, attention: type, projections: tuple[type, ...], settings: ModelConfig) -> None:
     """Make Tunix's `layer` compute as `settings` say: as a `kind` with `attention`, its modules of type `projections` as `_Product`s."""
     layer.__class__ = kind
     layer.remat = settings.remat
@@ -160,7 +160,7 @@ def set_up(layer: Any, kind: type, attention: type, projections: tuple[type, ...
     as_products(layer, projections, settings, inside_remat=settings.remat != "none")
 
 
-def as_products(parent: Any, projections: tuple[type, ...], settings: Settings, *, inside_remat: bool) -> None:
+def as_products(parent: Any, projections: tuple[type, ...], settings: ModelConfig, *, inside_remat: bool) -> None:
     """Make modules of type `projections` in `parent` compute with weights in parts or in 4 bits, made whole by whom runs them or here."""
     for _, module in parent.iter_modules():
         base: Any = type(module)

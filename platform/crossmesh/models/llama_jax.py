@@ -9,7 +9,7 @@ from tunix.models.llama3 import model as llama3
 
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.dense_jax import DenseAttention, dense_sizes, set_up_dense
-from crossmesh.models.layers_jax import DTYPES, HiddenStates, Settings, activations
+from crossmesh.models.layers_jax import DTYPES, HiddenStates, ModelConfig, activations
 
 
 class _Attention(DenseAttention, llama3.Attention):
@@ -25,7 +25,7 @@ def llama_config(architecture: Architecture) -> Any:
     return llama3.ModelConfig(**dense_sizes(architecture), weight_tying=architecture.tied)
 
 
-def make_llama(architecture: Architecture, settings: Settings) -> Any:
+def make_llama(architecture: Architecture, settings: ModelConfig) -> Any:
     """Tunix's Llama3 with theta, hidden states as output. Its layers take the precision of their weights."""
     config = replace(llama_config(architecture), shd_config=activations(llama3.ShardingConfig.get_default_sharding()))
     model = set_up_dense(llama3.Llama3(config, rngs=nnx.Rngs(0)), architecture, settings, _Model, _Attention, llama3.Einsum)

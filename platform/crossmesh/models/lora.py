@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from crossmesh.config.training import LoraSpec
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.targets import Target, expand_targets
-from crossmesh.spec.training import LoraSpec
 
 Value = TypeVar("Value")
 

@@ -27,7 +27,7 @@ _TOKENS = "_lora_tokens"
 """What a parameter's name is followed by: the words of the tokens at hand, uint32 [2, B, T]."""
 
 
-def adapt(model: Any, modules: tuple[LoraModule, ...], dropout: float) -> Any:
+def apply_lora(model: Any, modules: tuple[LoraModule, ...], dropout: float) -> Any:
     """Return the abstract `model` with abstract float32 LoRA parameters on `modules`.
 
     Qwix can make the parameters itself, but only by running the model; traced, that takes half a minute at 30 layers. It uses those that

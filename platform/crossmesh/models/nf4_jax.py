@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from crossmesh.spec.training import NF4_BLOCK
+from crossmesh.config.training import NF4_BLOCK
 
 LEVELS = (
     -1.0,

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import gcd, prod
 
+from crossmesh.config.training import NF4_BLOCK, ModelSpec
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.architecture import Architecture, LayerKind, Weight
 from crossmesh.models.lora import LoraModule
 from crossmesh.models.targets import layer_weights, outer_weights, projections
-from crossmesh.spec.training import NF4_BLOCK, ModelSpec
 
 Axes = tuple[str | None, ...]
 """Mesh axis of each axis of a tensor; None where it is not split."""

@@ -7,7 +7,7 @@ from tunix.models.qwen2 import model as qwen2
 
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.dense_jax import DenseAttention, qwen_config, set_up_dense
-from crossmesh.models.layers_jax import HiddenStates, Settings
+from crossmesh.models.layers_jax import HiddenStates, ModelConfig
 
 
 class _Attention(DenseAttention, qwen2.Attention):
@@ -29,7 +29,7 @@ class _Model(HiddenStates, qwen2.Qwen2):
     pass
 
 
-def make_qwen2(architecture: Architecture, settings: Settings) -> Any:
+def make_qwen2(architecture: Architecture, settings: ModelConfig) -> Any:
     """Tunix's Qwen 2 with windows, hidden states as output."""
     model = qwen2.Qwen2(qwen_config(qwen2, architecture, settings), rngs=nnx.Rngs(0))
     return set_up_dense(model, architecture, settings, _Model, _Attention, qwen2.Einsum, _Layer)

@@ -8,7 +8,7 @@ from tunix.models.qwen3 import model as qwen3
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.dense_jax import DenseAttention, qwen_config, set_up_dense
 from crossmesh.models.experts_jax import MixtureOfExperts
-from crossmesh.models.layers_jax import DTYPES, HiddenStates, Settings
+from crossmesh.models.layers_jax import DTYPES, HiddenStates, ModelConfig
 
 
 class _Attention(DenseAttention, qwen3.Attention):
@@ -30,7 +30,7 @@ class _Model(HiddenStates, qwen3.Qwen3):
     pass
 
 
-def make_qwen3(architecture: Architecture, settings: Settings) -> Any:
+def make_qwen3(architecture: Architecture, settings: ModelConfig) -> Any:
     """Tunix's Qwen 3 with theta and windows, hidden states as output; with experts where the architecture has them."""
     model = qwen3.Qwen3(qwen_config(qwen3, architecture, settings), rngs=nnx.Rngs(0))
     if architecture.experts:

@@ -32,7 +32,7 @@ RowChange = Callable[[int, FloatArray], None]
 """Changes, in place, the rows of a matrix that begin at the given one; float32, [rows, columns]."""
 
 _INFINITE = {"F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}
-"""Bits of infinity; only it and what is no number reach them, sign aside. `numpy.isfinite` takes ten times as long for bfloat16."""
+"""Bits of infinity; only it and what is not a number reach them, sign aside. `numpy.isfinite` takes ten times as long for bfloat16."""
 _RECORDS = ".shards"
 """Folder with what is known of each finished shard."""
 _PLAN = "plan.json"

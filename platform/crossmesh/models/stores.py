@@ -54,7 +54,7 @@ def open_store(address: str) -> Store:
     if "://" not in address:
         folder = Path(address).expanduser()
         if not folder.is_absolute() or not folder.is_dir():
-            raise InputError(f"{address!r} is no folder on this machine. Allowed: an absolute path, hf://owner/name, gs:// or s3://.")
+            raise InputError(f"{address!r} is not a folder on this machine. Allowed: an absolute path, hf://owner/name, gs:// or s3://.")
         return LocalStore(folder)
     import fsspec
 

@@ -1,6 +1,6 @@
 """A model for the JAX backend: its structure, its arrays on a mesh, and what it computes.
 
-Structure and arrays are kept apart, as a jitted step wants them: nothing is materialised until `load_weights`, so the same functions
+AbstractModel and arrays are kept apart, as a jitted step wants them: nothing is materialised until `load_weights`, so the same functions
 serve a planner that has no weights. Which modules a model has is `layers_jax.py`'s; where a tensor lies is `placement.py`'s.
 """
 
@@ -20,21 +20,21 @@ from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 from safetensors import safe_open
 
+from crossmesh.config.training import LoraSpec
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import AXES, BATCH_AXES, MeshShape
 from crossmesh.models.architecture import Architecture, Weight
 from crossmesh.models.families import family_of
 from crossmesh.models.families_jax import make_model
-from crossmesh.models.layers_jax import DTYPES, Settings
+from crossmesh.models.layers_jax import DTYPES, ModelConfig
 from crossmesh.models.lora import LoraModule
-from crossmesh.models.lora_jax import adapt, put_masks
+from crossmesh.models.lora_jax import apply_lora, put_masks
 from crossmesh.models.model_files import tensor_files
 from crossmesh.models.nf4_jax import abstract_nf4, quantise
 from crossmesh.models.placement import Axes, lora_axes, nf4_view, weight_axes
 from crossmesh.models.sharding_jax import constrain
 from crossmesh.models.spelling import locate
 from crossmesh.models.targets import all_weights, projections
-from crossmesh.spec.training import LoraSpec
 
 Path_ = tuple[str | int, ...]
 """Where an array sits in the model, from the model down."""
@@ -42,11 +42,11 @@ HostArray = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Structure:
+class AbstractModel:
     """A model without its arrays: what the program is compiled from."""
 
     architecture: Architecture
-    settings: Settings
+    settings: ModelConfig
     graph: Any
     """`nnx.GraphDef`."""
     trained: Any
@@ -92,10 +92,10 @@ def _sizes(shape: MeshShape) -> tuple[int, ...]:
 
 def build(
     architecture: Architecture,
-    settings: Settings,
+    settings: ModelConfig,
     lora: LoraSpec | None = None,
     modules: tuple[LoraModule, ...] = (),
-) -> Structure:
+) -> AbstractModel:
     """Build the abstract model. No array is made.
 
     With `lora` an adapter on `modules` is trained, or all weights when its rank is 0; without, nothing is. Raises `InputError` for what
@@ -107,16 +107,16 @@ def build(
         buffers = {weight.tunix_path for weight in all_weights(architecture) if weight.buffer}
         graph, trained, frozen = nnx.split(model, lambda path, _: path not in buffers, ...)
         frozen = _as_dtype(frozen, DTYPES[settings.dtype])
-        return Structure(architecture, settings, graph, _as_dtype(trained, jnp.float32), True, frozen, axes, {})
+        return AbstractModel(architecture, settings, graph, _as_dtype(trained, jnp.float32), True, frozen, axes, {})
     if lora is not None:
-        model = adapt(model, modules, lora.dropout)
+        model = apply_lora(model, modules, lora.dropout)
         for weight in (module.target.weight for module in modules):
             path = weight.tunix_path
             axes[(*path[:-1], f"{path[-1]}_lora_a")], axes[(*path[:-1], f"{path[-1]}_lora_b")] = lora_axes(weight)
     graph, trained, frozen = nnx.split(model, nnx.LoRAParam, ...)
     frozen = _as_dtype(frozen, DTYPES[settings.dtype])
     blocks = _blocks(architecture) if settings.quantization == "nf4" else {}
-    return Structure(architecture, settings, graph, trained, False, _packed(frozen, blocks), axes, blocks)
+    return AbstractModel(architecture, settings, graph, trained, False, _packed(frozen, blocks), axes, blocks)
 
 
 def _blocks(architecture: Architecture) -> dict[Path_, tuple[tuple[int, ...], int]]:
@@ -136,7 +136,7 @@ def _as_dtype(state: Any, dtype: Any) -> Any:
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, dtype), state)
 
 
-def shardings(structure: Structure, state: Any, mesh: Any) -> Any:
+def shardings(structure: AbstractModel, state: Any, mesh: Any) -> Any:
     """`state` (an `nnx.State` of the structure, arrays or abstract) with a sharding in place of each array."""
 
     def one(axes: Axes, array: Any) -> NamedSharding:
@@ -151,7 +151,7 @@ def shardings(structure: Structure, state: Any, mesh: Any) -> Any:
     return nnx.from_flat_state(flat)
 
 
-def load_weights(structure: Structure, folder: Path, mesh: Any) -> tuple[Any, Any]:
+def load_weights(structure: AbstractModel, folder: Path, mesh: Any) -> tuple[Any, Any]:
     """Read the weights of `folder`, tensor by tensor, each put on `mesh`: an `nnx.State` of those trained, and one of those frozen.
 
     Raises `InputError` when a tensor is missing, has another shape, or belongs to a part of the model that is not computed here.
@@ -186,7 +186,7 @@ def put(array: HostArray, where: NamedSharding) -> Any:
     return jax.make_array_from_callback(array.shape, where, lambda index: array[index])
 
 
-def put_trained(structure: Structure, arrays: Mapping[Path_, npt.NDArray[np.float32]], mesh: Any) -> Any:
+def put_trained(structure: AbstractModel, arrays: Mapping[Path_, npt.NDArray[np.float32]], mesh: Any) -> Any:
     """Put arrays by path (`adapters/convert.to_qwix`) on `mesh` as the model's trained `nnx.State`."""
     abstract = dict(structure.trained.flat_state())
     places = dict(shardings(structure, structure.trained, mesh).flat_state())
@@ -208,7 +208,7 @@ def _whole(array: Any) -> HostArray:
 
 
 def hidden_states(
-    structure: Structure,
+    structure: AbstractModel,
     trained: Any,
     frozen: Any,
     tokens: Any,
@@ -235,14 +235,14 @@ def hidden_states(
     return constrain(hidden, BATCH_AXES, None, None)
 
 
-def in_compute_precision(structure: Structure, trained: Any) -> Any:
+def in_compute_precision(structure: AbstractModel, trained: Any) -> Any:
     """`trained` as the model computes with it: an adapter as it is (float32), all weights in the compute precision."""
     if not structure.full:
         return trained
     return jax.tree.map(lambda array: array.astype(DTYPES[structure.settings.dtype]), trained)
 
 
-def output_weight(structure: Structure, trained: Any, frozen: Any) -> Any:
+def output_weight(structure: AbstractModel, trained: Any, frozen: Any) -> Any:
     """The output projection [vocab, hidden] in the compute precision."""
     weights = in_compute_precision(structure, trained) if structure.full else frozen
     if structure.architecture.tied:
@@ -257,7 +257,7 @@ def logits_of(cap: float, weight: Any, hidden: Any) -> Any:
     return cap * jnp.tanh(logits / cap) if cap else logits
 
 
-def all_logits(structure: Structure, trained: Any, frozen: Any, tokens: Any, positions: Any, segment_ids: Any) -> Any:
+def all_logits(structure: AbstractModel, trained: Any, frozen: Any, tokens: Any, positions: Any, segment_ids: Any) -> Any:
     """Float32 logits [B, T, vocab] at every position; for probes and tests, where that is small. Jit it."""
     hidden = hidden_states(structure, trained, frozen, tokens, positions, segment_ids)
     return logits_of(structure.architecture.logit_softcap, output_weight(structure, trained, frozen), hidden)

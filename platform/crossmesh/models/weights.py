@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from crossmesh.config.training import ModelSpec
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, read_json, write_json
 from crossmesh.model_folder import TEMPLATE_FILE, chat_template
@@ -24,7 +25,6 @@ from crossmesh.models.families import read_architecture
 from crossmesh.models.model_files import link_model, only_model, tensor_files
 from crossmesh.models.random_weights import random_version, write_random
 from crossmesh.models.serving_defaults import GENERATION_FILE
-from crossmesh.spec.training import ModelSpec
 
 MANIFEST = "crossmesh.json"
 _GGUF_RECIPE = 1

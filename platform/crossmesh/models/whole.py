@@ -88,5 +88,5 @@ def _shapes(base: Path) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
     for file in tensor_files(base):
         with safe_open(str(file), framework="numpy") as stream:
-            found |= {name: tuple(stream.get_slice(name).get_shape()) for name in stream.keys()}  # noqa: SIM118 - it is no mapping
+            found |= {name: tuple(stream.get_slice(name).get_shape()) for name in stream.keys()}  # noqa: SIM118 - it is not a mapping
     return found

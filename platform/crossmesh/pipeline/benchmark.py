@@ -14,11 +14,11 @@ from crossmesh.bench.load import LoadGenerator, Progress, Target
 from crossmesh.bench.results import Outcomes, as_json, metrics_of, render, write_files
 from crossmesh.bench.runner import Bench, CellResult, Found
 from crossmesh.bench.store import identity_of, trace_digest
+from crossmesh.config.bench import TRACE_DIGEST
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.console import Console, Stage
 from crossmesh.files import canonical_json, digest_text, read_json, write_json
 from crossmesh.pipeline.benchmark_subject import Subject, own_server, own_subject, terms_of, url_subject
-from crossmesh.spec.bench import TRACE_DIGEST
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TAG_SERVER
 from crossmesh.track.tracker import Tracker
@@ -86,13 +86,13 @@ def counting(stage: Stage, total: int, check: Callable[[], None] = ALONE.check) 
     """Progress over several measurements, each of which counts from nothing; `check` is called with each piece."""
     before = 0
 
-    def heard(done: int, of: int) -> None:
+    def on_event(done: int, of: int) -> None:
         nonlocal before
         check()
         stage.progress("requests", before + done, total)
         before += of if done == of else 0
 
-    return heard
+    return on_event
 
 
 def _measured(
@@ -113,11 +113,11 @@ def _measured(
 
 
 def _named(stage: Stage, cell: Cell, check: Callable[[], None]) -> Progress:
-    def heard(done: int, of: int) -> None:
+    def on_event(done: int, of: int) -> None:
         check()
         stage.progress(cell.name, done, of)
 
-    return heard
+    return on_event
 
 
 def _once(make: Callable[[], Target]) -> Callable[[], Target]:

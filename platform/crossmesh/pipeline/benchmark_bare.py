@@ -15,13 +15,13 @@ from crossmesh.bench.results import RESULT_FILE, cell_json
 from crossmesh.bench.runner import Bench, CellResult
 from crossmesh.bench.servers import bare_server, plain_server
 from crossmesh.bench.store import identity_of
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.files import write_json
 from crossmesh.pipeline.benchmark import Done, counting, track
 from crossmesh.pipeline.benchmark_subject import OwnServer, own_server, terms_of
 from crossmesh.serve.engine import EngineSettings
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.tracker import Tracker
 
 

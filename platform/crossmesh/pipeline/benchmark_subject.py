@@ -13,6 +13,7 @@ from crossmesh.bench.load import Target
 from crossmesh.bench.plausible import Engines
 from crossmesh.bench.runner import Terms
 from crossmesh.cluster.session import ray_session, require_chips
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.console import Console
 from crossmesh.environments import environment
 from crossmesh.errors import InputError
@@ -24,7 +25,6 @@ from crossmesh.serve.adapters import ServedAdapter, ServedBase
 from crossmesh.serve.app import Server, start_server
 from crossmesh.serve.engine import EngineSettings, engine_settings
 from crossmesh.serve.record import server_record
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.trial import fetch
 
 

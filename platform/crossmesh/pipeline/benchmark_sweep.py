@@ -1,11 +1,11 @@
 """A benchmark as what a sweep runs: one server after another, each measured as one alone would be."""
 
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.pipeline.benchmark import Sweeping, benchmark
 from crossmesh.plan.gate import gate_serving
 from crossmesh.plan.planner import Planner
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.policy import Need
 from crossmesh.sweep.work import Hooks, Ran, usd_per_hour
 from crossmesh.track.tracker import Tracker

@@ -12,6 +12,8 @@ from typing import Any
 
 from crossmesh.bench.endpoint import fingerprint_of, is_emulated, server_at
 from crossmesh.bench.load import Target
+from crossmesh.config.classes import settings
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.console import Console
 from crossmesh.evaluate.examined import engine_of, surroundings_of
 from crossmesh.evaluate.harness import JudgedTask, evaluate_endpoint, open_task
@@ -24,13 +26,11 @@ from crossmesh.evaluate.sandbox import open_sandbox
 from crossmesh.evaluate.tasks import load_task
 from crossmesh.files import canonical_json, digest_file, digest_text, read_json, write_json
 from crossmesh.models.weights import ModelFolder
-from crossmesh.origin import Origin
 from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.app import start_server
 from crossmesh.serve.engine import engine_settings
 from crossmesh.serve.record import engine_record
-from crossmesh.spec.classes import settings
-from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.server_identity import Origin
 from crossmesh.sweep.trial import cache_folder
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TAG_EVALUATION, TAG_SERVER, TAG_SUBJECT

@@ -7,6 +7,7 @@ from typing import Any
 
 from crossmesh.adapters.peft_format import adapter_digest
 from crossmesh.cluster.session import ray_session, require_chips
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.evaluate.harness import open_task
@@ -16,7 +17,6 @@ from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, check_evalu
 from crossmesh.pipeline.serving import named_adapters
 from crossmesh.plan.gate import gate_serving
 from crossmesh.plan.planner import own_planner
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.trial import fetch
 from crossmesh.track.flatten import flatten
 from crossmesh.track.tracked_run import TAG_KIND

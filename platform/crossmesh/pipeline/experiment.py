@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from crossmesh.cluster.session import require_chips
+from crossmesh.config.command_line import where_given
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text, write_json
@@ -21,8 +23,6 @@ from crossmesh.report.stored import repeats_of
 from crossmesh.report.trained_run import mean_power, planned_before, training_summary
 from crossmesh.report.variants import EMULATED_RENT, Results, RunRecord, Variant, answers_of, scores_of
 from crossmesh.report.write import Report, make_report
-from crossmesh.spec.command_line import where_given
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.repeat import Repeats
 from crossmesh.sweep.trial import Trial, fetch, prepare, run_trial
 from crossmesh.track.provenance import gather_provenance

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from crossmesh.adapters.sources import find_adapter
 from crossmesh.cluster.session import require_chips
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.console import Console
 from crossmesh.pipeline.evaluation import served_base
 from crossmesh.serve.adapters import check_names
 from crossmesh.serve.app import place_of, start_server
 from crossmesh.serve.applications import check_port
 from crossmesh.serve.keys import add_key, key_source, revoke_key
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.trial import fetch
 from crossmesh.track.tracker import Tracker
 

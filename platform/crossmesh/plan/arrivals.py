@@ -4,11 +4,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
+from crossmesh.config.planning import PlanSpec
 from crossmesh.errors import InputError
 from crossmesh.plan.batching import Request
 from crossmesh.plan.lengths import log_normal
 from crossmesh.plan.traces import read_trace
-from crossmesh.spec.planning import PlanSpec
 
 MOST_REQUESTS = 200_000
 """More would take minutes to simulate."""

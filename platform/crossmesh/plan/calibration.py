@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from math import ceil
 from statistics import median
 
+from crossmesh.config.compose import restore_spec
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.errors import CrossmeshError
 from crossmesh.plan.figures import modelled
 from crossmesh.plan.lengths import filling
 from crossmesh.plan.point import Point, training_point
-from crossmesh.spec.compose import restore_spec
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.repeats import STEADY_MISSING
 from crossmesh.track.tracked_run import TrackedRun
 from crossmesh.track.tracker import Tracker
@@ -149,7 +149,7 @@ def as_it_ran(point: Point, spec: ExperimentSpec, metrics: Mapping[str, float]) 
     tokens = metrics[_TOKENS] / spec.optim.last_step
     computed, sequences = tokens / metrics[_EFFICIENCY], float(spec.batch.size)
     if spec.packing.mode == "step":
-        together = point.micro * point.mesh.batch_ways
+        together = point.micro * point.mesh.dp_size
         sequences = float(together * max(1, ceil(computed / point.length / together - 1e-6)))
     mean = spec.plan.mean_tokens if spec.packing.mode == "stream" else tokens / spec.batch.size
     rows = filling(replace(spec, plan=replace(spec.plan, mean_tokens=mean, p99_tokens=0.0)), point.model.windows)

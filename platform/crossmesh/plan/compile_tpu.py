@@ -21,6 +21,7 @@ import optax
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec
 
+from crossmesh.config.training import LoraSpec, ModelSpec, OptimSpec
 from crossmesh.errors import CrossmeshError
 from crossmesh.hardware.mesh import BATCH_AXES, MeshShape
 from crossmesh.models import tunix_jax
@@ -28,10 +29,9 @@ from crossmesh.models.architecture import Architecture, Experts, LayerKind, Rope
 from crossmesh.models.lora import LoraModule
 from crossmesh.models.targets import Target, projections
 from crossmesh.plan.workers import Fields, answer_questions
-from crossmesh.spec.training import LoraSpec, ModelSpec, OptimSpec
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.jax_backend import program_of, set_precision
-from crossmesh.train.step_jax import BATCH_DTYPES, Program, jitted_step, knobs_of
+from crossmesh.train.step_jax import BATCH_DTYPES, Program, jitted_step, step_hyperparameters
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def main() -> None:
 def answer(fields: Fields) -> Fields:
     """Compile the step that `fields` describe and say what XLA says of it; bytes and FLOP of one chip.
 
-    `hbm_bytes` at the peak; `memory` by kind, of which `temporaries` is all that is no argument; `seconds` is XLA's static estimate.
+    `hbm_bytes` at the peak; `memory` by kind, of which `temporaries` is all that is not an argument; `seconds` is XLA's static estimate.
     Where the program needs more than the chip has, XLA says only how much: the other figures are missing.
     """
     architecture, modules = read_model(fields)
@@ -135,13 +135,13 @@ class Arguments:
     moments: Any
     frozen: Any
     batch: Any
-    live: Any
-    knobs: Any
+    micro_batches: Any
+    hyperparameters: Any
 
     @property
     def ordered(self) -> tuple[Any, ...]:
         """As the step takes them."""
-        return self.trained, self.moments, self.frozen, self.batch, self.live, self.knobs
+        return self.trained, self.moments, self.frozen, self.batch, self.micro_batches, self.hyperparameters
 
     def bytes_by_kind(self, *, full: bool) -> dict[str, int]:
         """Bytes of a chip. With `full` all weights are trained."""
@@ -161,15 +161,15 @@ def abstract_arguments(program: Program, fields: Fields, mesh: Any) -> Arguments
     trained = abstract(structure.trained)
     count = jax.ShapeDtypeStruct((), np.int32, sharding=NamedSharding(mesh, PartitionSpec()))
     accumulation = 2 if fields["accumulates"] else 1
-    shape = (accumulation, fields["micro"] * MeshShape(**fields["mesh"]).batch_ways, fields["length"])
+    shape = (accumulation, fields["micro"] * MeshShape(**fields["mesh"]).dp_size, fields["length"])
     split = NamedSharding(mesh, PartitionSpec(None, BATCH_AXES, None))
     return Arguments(
         trained=trained,
         moments=optax.ScaleByAdamState(count=count, mu=trained, nu=trained),
         frozen=abstract(structure.frozen),
         batch={name: jax.ShapeDtypeStruct(shape, dtype, sharding=split) for name, dtype in BATCH_DTYPES.items()},
-        live=np.int32(accumulation),
-        knobs=knobs_of(OptimSpec(), 0, 0.0, 0),
+        micro_batches=np.int32(accumulation),
+        hyperparameters=step_hyperparameters(OptimSpec(), 0, 0.0, 0),
     )
 
 

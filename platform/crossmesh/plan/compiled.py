@@ -126,7 +126,7 @@ def question(point: Point, kept: Sequence[int] = ()) -> Question:
             "mesh": asdict(point.mesh),
             "micro": point.micro,
             "length": point.length,
-            "accumulates": point.batch > point.micro * point.mesh.batch_ways,
+            "accumulates": point.batch > point.micro * point.mesh.dp_size,
         },
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 
+from crossmesh.config.training import ModelSpec
 from crossmesh.environments import environment
 from crossmesh.errors import InputError
 from crossmesh.hardware.devices import Cpu, Tpu
@@ -18,7 +19,6 @@ from crossmesh.models.supported import check_backend
 from crossmesh.plan.model import PlannedModel
 from crossmesh.plan.point import Point
 from crossmesh.plan.serving_point import ServingPoint
-from crossmesh.spec.training import ModelSpec
 
 
 def broken_rules(point: Point) -> tuple[str, ...]:
@@ -41,10 +41,10 @@ def _devices(point: Point) -> str:
 
 
 def _batch(point: Point) -> str:
-    together = point.micro * point.mesh.batch_ways
+    together = point.micro * point.mesh.dp_size
     if point.batch % together == 0:
         return ""
-    return f"batch.size={point.batch} is no multiple of batch.micro={point.micro} on each of the mesh's {point.mesh.batch_ways} batch ways."
+    return f"batch.size={point.batch} is not a multiple of batch.micro={point.micro} on each of the mesh's {point.mesh.dp_size} batch ways."
 
 
 def _context(point: Point) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
+from crossmesh.config.planning import PlanSpec
 from crossmesh.hardware.catalogue import Slice
 from crossmesh.hardware.chips import Price, UnitPrices, unit_prices
 from crossmesh.hardware.mesh import MeshShape
@@ -17,7 +18,6 @@ from crossmesh.plan.figures import Compiled, Figures, figures, modelled
 from crossmesh.plan.interruptions import HOUR, Stages, availability, stages
 from crossmesh.plan.point import Point
 from crossmesh.plan.roofline import attention_flops, loss_head_flops, matmul_flops
-from crossmesh.spec.planning import PlanSpec
 
 GIB = 1 << 30
 
@@ -80,7 +80,7 @@ class Forecast:
         if self.figures is None:
             return None
         once = replace(self.point, remat="none", attention="flash")
-        tokens = self.point.filling.tokens / self.point.mesh.batch_ways
+        tokens = self.point.filling.tokens / self.point.mesh.dp_size
         share = self.point.filling.tokens / self.point.filling.computed
         flops = matmul_flops(once, tokens) + attention_flops(once, tokens / share) + loss_head_flops(once)
         return flops / self.figures.step_s / self.point.peak

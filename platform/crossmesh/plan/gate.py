@@ -6,6 +6,7 @@ nothing is known until it is; `sweep/trial.py` asks again with the model's archi
 
 from dataclasses import replace
 
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.errors import RejectedError
 from crossmesh.plan.exact import broken_rules, broken_serving_rules
 from crossmesh.plan.forecast import Forecast
@@ -14,7 +15,6 @@ from crossmesh.plan.planner import Planner
 from crossmesh.plan.point import Point, training_point
 from crossmesh.plan.serving_forecast import ServingForecast, serving_forecast
 from crossmesh.plan.serving_point import serving_point
-from crossmesh.spec.experiment import ExperimentSpec
 
 _ALL_THE_SAME = " plan.gate=false starts it all the same."
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crossmesh.config.planning import PlanSpec
 from crossmesh.errors import InputError
 from crossmesh.plan.point import Point
-from crossmesh.spec.planning import PlanSpec
 
 HOUR = 3600
 _DAY = 24.0
@@ -105,7 +105,7 @@ def parse_trace(path: Path, nodes: int) -> Availability:
         raise InputError(f"plan.spot_trace={path} cannot be read ({error.strerror}). Give a file of SkyPilot's spot traces.") from error
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"plan.spot_trace={path} is no trace of available nodes ({type(error).__name__}: {error}). Allowed: "
+            f"plan.spot_trace={path} is not a trace of available nodes ({type(error).__name__}: {error}). Allowed: "
             '{"metadata": {"gap_seconds": 300}, "data": [4, 4, 0]}, the number of nodes at equal intervals.'
         ) from error
     up = [value >= nodes for value in data]

@@ -11,10 +11,10 @@ from functools import lru_cache
 from itertools import pairwise
 from statistics import NormalDist, fmean
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import BatchSpec, DataSpec, OptimSpec, PackingSpec
 from crossmesh.data.packing import plan_steps
 from crossmesh.data.widths import Widths, widths_of
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BatchSpec, DataSpec, OptimSpec, PackingSpec
 
 _Z99 = NormalDist().inv_cdf(0.99)
 _ROWS = 1024
@@ -73,7 +73,7 @@ def log_normal(mean: float, p99: float) -> tuple[float, float]:
 def filling(spec: ExperimentSpec, windows: tuple[int, ...], rows: Sequence[int] = ()) -> Filling:
     """What a step of `spec` holds; `windows` are those of the model's layers, 0 where there is none. `rows` are real lengths, if known."""
     lengths = tuple(rows) or row_lengths(spec.plan.mean_tokens, spec.plan.p99_tokens, spec.data.max_length)
-    together = spec.micro_batch * spec.mesh_shape.batch_ways
+    together = spec.micro_batch * spec.mesh_shape.dp_size
     packing = replace(spec.packing, length=spec.sequence_length if spec.packing.mode != "none" else 0)
     sequences, tokens, widths = _packed(lengths, spec.data.max_length, packing, spec.batch.size, together, widths_of(lengths, spec))
     return Filling(sequences, tokens, fmean(lengths), tuple((window, _row_pairs(lengths, window)) for window in windows), widths)

@@ -7,6 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from crossmesh.config.training import ModelSpec
 from crossmesh.errors import InputError
 from crossmesh.files import read_json
 from crossmesh.models.architecture import Architecture, Json, LayerKind, Weight
@@ -16,7 +17,6 @@ from crossmesh.models.placement import TORCH_SPLIT, lora_axes, weight_axes
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.targets import layer_weights, outer_weights, projections
 from crossmesh.models.weights import MANIFEST
-from crossmesh.spec.training import ModelSpec
 
 _DESCRIBED = {
     "hf://google/gemma-2-2b-it": "gemma2_2b",

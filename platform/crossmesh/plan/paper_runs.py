@@ -9,14 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from crossmesh.hardware.catalogue import find_slice
-from crossmesh.plan.forecast import Forecast
-from crossmesh.plan.interruptions import HOUR
-from crossmesh.plan.paper import GPU, ROW_TOKENS, SEQUENCE, TPU, Training
-from crossmesh.plan.planner import Planner
-from crossmesh.plan.point import training_point
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import (
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import (
     REMATS,
     BackendSpec,
     BatchSpec,
@@ -28,6 +22,12 @@ from crossmesh.spec.training import (
     OptimSpec,
     PackingSpec,
 )
+from crossmesh.hardware.catalogue import find_slice
+from crossmesh.plan.forecast import Forecast
+from crossmesh.plan.interruptions import HOUR
+from crossmesh.plan.paper import GPU, ROW_TOKENS, SEQUENCE, TPU, Training
+from crossmesh.plan.planner import Planner
+from crossmesh.plan.point import training_point
 
 _BATCH = 8
 ROWS = 10_000

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.planning import PlanSpec
 from crossmesh.console import Console
 from crossmesh.errors import CrossmeshError
 from crossmesh.plan.calibration import Measured, calibration_of, own_measurements
@@ -15,8 +17,6 @@ from crossmesh.plan.forecast import Forecast, forecast
 from crossmesh.plan.point import Point
 from crossmesh.plan.store import Store
 from crossmesh.plan.traced import GpuTrace
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.planning import PlanSpec
 from crossmesh.track.tracker import Tracker
 
 

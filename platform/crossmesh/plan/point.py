@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import ModelSpec
 from crossmesh.hardware.catalogue import Slice
 from crossmesh.hardware.chips import Chip
 from crossmesh.hardware.devices import Tpu
@@ -11,8 +13,6 @@ from crossmesh.models.architecture import Architecture
 from crossmesh.models.lora import LoraModule, lora_modules
 from crossmesh.plan.lengths import Filling, filling
 from crossmesh.plan.model import PlannedModel, find_architecture, planned_model
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import ModelSpec
 
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a value."""
@@ -74,7 +74,7 @@ class Point:
     @property
     def micro_steps(self) -> float:
         """Micro-batches of an optimizer step, on average."""
-        return self.filling.sequences / (self.micro * self.mesh.batch_ways)
+        return self.filling.sequences / (self.micro * self.mesh.dp_size)
 
 
 def training_point(

@@ -182,7 +182,7 @@ def _elementwise_bytes(point: Point, work: LayerWork) -> float:
 def loss_head_flops(point: Point) -> float:
     """FLOP of logits and their gradients for the tokens of a step that carry loss, per chip: 2 V D for each, another where V is trained."""
     architecture = point.model.architecture
-    rows = point.filling.tokens * point.loss_share / point.mesh.batch_ways
+    rows = point.filling.tokens * point.loss_share / point.mesh.dp_size
     return rows * 2 * architecture.vocab * architecture.hidden * (3 if point.model.full else 2) / point.mesh.tp
 
 

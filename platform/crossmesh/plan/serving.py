@@ -98,7 +98,7 @@ def ttft_bound_s(point: ServingPoint, tokens: int, cached: int = 0) -> float:
     first token below this bound is impossible, or the cache was warm.
     """
     if not 0 <= cached < tokens:
-        raise ValueError(f"cached={cached} is no part of a prompt of {tokens} tokens with one left to compute")
+        raise ValueError(f"cached={cached} is not part of a prompt of {tokens} tokens with one left to compute")
     rest = prefill_flops(point, tokens) - (prefill_flops(point, cached) - prefill_flops(point, 0))
     experts = point.architecture.experts
     read = needed_bytes(point) + (expert_bytes(point) * experts.per_token / experts.count if experts else 0.0)

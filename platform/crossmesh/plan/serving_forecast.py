@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import date
 
+from crossmesh.config.planning import PlanSpec
 from crossmesh.hardware.chips import Price
 from crossmesh.plan.arrivals import Load
 from crossmesh.plan.exact import broken_serving_rules, replications
@@ -13,7 +14,6 @@ from crossmesh.plan.serving import EngineForecast, engine_forecast, usable_bytes
 from crossmesh.plan.serving_load import LoadForecast, load_forecast
 from crossmesh.plan.serving_point import ServingPoint
 from crossmesh.plan.serving_step import replicated_bytes
-from crossmesh.spec.planning import PlanSpec
 
 
 @dataclass(frozen=True)

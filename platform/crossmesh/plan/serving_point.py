@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import AUTO
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import Slice
 from crossmesh.hardware.chips import Chip
@@ -9,8 +11,6 @@ from crossmesh.hardware.devices import Cpu, Gpu, Tpu
 from crossmesh.models.architecture import Architecture
 from crossmesh.plan.model import PlannedModel, find_architecture, planned_model
 from crossmesh.plan.point import WIDTHS
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import AUTO
 
 _GIB = 1 << 30
 _TPU_STEP_TOKENS = {"v4": 2048, "v5e": 512, "v5p": 256, "v6e": 1024, "v7x": 2048}

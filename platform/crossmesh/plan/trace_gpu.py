@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 
 from crossmesh.adapters.initial import PEFT_PREFIX
+from crossmesh.config.training import LoraSpec, ModelSpec, OptimSpec
 from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import InputError
 from crossmesh.files import write_json
@@ -27,7 +28,6 @@ from crossmesh.models.lora_masks_torch import mask_words
 from crossmesh.plan.allocations import peak_by_kind
 from crossmesh.plan.trace_gpu_recorder import Recorder
 from crossmesh.plan.workers import answer_questions
-from crossmesh.spec.training import LoraSpec, ModelSpec, OptimSpec
 from crossmesh.train.backend import TrainingSetup, loss_rows
 from crossmesh.train.model_torch import allocate, assemble, trained_of
 from crossmesh.train.ranks_torch import Ranks
@@ -108,7 +108,7 @@ def _micro_batches(question: Mapping[str, Any]) -> int:
 
 def batch_of(question: Mapping[str, Any]) -> PackedBatch:
     """Micro-batches of full sequences; packed ones hold two rows."""
-    length, ways = question["length"], MeshShape(**question["mesh"]).batch_ways
+    length, ways = question["length"], MeshShape(**question["mesh"]).dp_size
     shape = (_micro_batches(question), question["micro"] * ways, length)
     # Kernels that mask inside keep no mask, which is what sdpa does with a sequence that is one row.
     row = length // 2 if question["packed"] and question["attention"] not in _FUSED else length

@@ -46,7 +46,7 @@ class Recorder(TorchDispatchMode):
         self._resize: Callable[..., Any] | None = None
 
     def __enter__(self) -> "Recorder":
-        """Start. Resizing a storage is no operation, so it is watched apart: FSDP frees and fills gathered weights that way."""
+        """Start. Resizing a storage is not an operation, so it is watched apart: FSDP frees and fills gathered weights that way."""
         self._resize = original = torch.UntypedStorage.resize_
 
         def resize(storage: Any, size: int) -> Any:

@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from crossmesh.config.training import LORA_TARGETS, LoraSpec
 from crossmesh.console import Console
 from crossmesh.environments import environment
 from crossmesh.errors import InputError
@@ -23,7 +24,6 @@ from crossmesh.plan.figures import Compiled
 from crossmesh.plan.model import PlannedModel, known_config
 from crossmesh.plan.point import Point
 from crossmesh.plan.store import WORKERS, Answer, Question, Store, stale_warning
-from crossmesh.spec.training import LORA_TARGETS, LoraSpec
 
 KIND = "gpu"
 _LIBRARIES = ("torch", "transformers", "peft")
@@ -98,7 +98,7 @@ def question(point: Point, config: Json) -> Question:
             "micro": point.micro,
             "length": point.length,
             "packed": point.packed,
-            "accumulates": point.batch > point.micro * point.mesh.batch_ways,
+            "accumulates": point.batch > point.micro * point.mesh.dp_size,
         },
     )
 

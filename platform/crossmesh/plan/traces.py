@@ -111,7 +111,7 @@ def _json_rows(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         if line.strip():
             row = json.loads(line)
             if not isinstance(row, dict):
-                raise ValueError(f"line {number} is no JSON object")
+                raise ValueError(f"line {number} is not a JSON object")
             yield f"line {number}", row
 
 

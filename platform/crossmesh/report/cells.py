@@ -34,7 +34,7 @@ class Cell:
     note: str = ""
     """Its interval, or a remark."""
     source: str = ""
-    """One of `SOURCES`; empty for what is no number."""
+    """One of `SOURCES`; empty for what is not a number."""
     value: float | None = None
     """What it is sorted by; None for text."""
     state: str = ""

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import Any
 
+from crossmesh.config.fingerprint import SCIENCE_FORM, WITHOUT_RECORD, form_of
 from crossmesh.files import canonical_json
 from crossmesh.report.variants import Variant
-from crossmesh.spec.fingerprint import SCIENCE_FORM, WITHOUT_RECORD, form_of
 
 ASPECTS = ("quality", "speed", "cost", "serving")
 YES, GROUPS, NO, NOTHING = "comparable", "comparable in groups", "not comparable", "nothing to compare"
@@ -36,7 +36,7 @@ _TRAINING = ("files.", "settings.")
 _FORM = "form"
 _UNPROVEN = "no record beside the weights proves what was learnt: rules out quality, speed and cost"
 _CONFOUNDING = ("dtype", "version", "digest", "weights", "libraries", "template")
-"""A key of a server's record with one of these in its last part is no choice that was compared, but something else that differs."""
+"""A key of a server's record with one of these in its last part is not a choice that was compared, but something else that differs."""
 _NAMED_KEYS = 3
 ABSENT = "absent"
 _LONGEST_TEXT = 120

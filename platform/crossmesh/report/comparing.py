@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from crossmesh.config.command_line import where_given
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.errors import InputError, require
 from crossmesh.files import canonical_json, digest_file, digest_text
 from crossmesh.report.comparable import form_notes, unproven_notes
@@ -16,8 +18,6 @@ from crossmesh.report.selection import Selection, experiment_runs, find_run, nam
 from crossmesh.report.stored import stored_variants
 from crossmesh.report.variants import Results
 from crossmesh.report.write import JSON_NAME, Report, make_report
-from crossmesh.spec.command_line import where_given
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.tracker import Tracker
 
 

@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from crossmesh.config.fingerprint import TRAINED_RECORD, WITHOUT_RECORD, digest_of, identity_of_digests
 from crossmesh.errors import InputError
-from crossmesh.spec.fingerprint import TRAINED_RECORD, WITHOUT_RECORD, digest_of, identity_of_digests
 from crossmesh.track.flatten import PARAM_LIMIT, flatten, split_long
 from crossmesh.track.masking import MASK
 from crossmesh.track.tracked_run import (

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.environments import python_path
-from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.tracker import Tracker
 
 _END_S = 30.0

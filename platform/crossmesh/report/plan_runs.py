@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.plan.record import PlanRecord, plan_metrics, plan_sources
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.tracker import Tracker
 
 KIND, POINT = "plan", "plan-point"

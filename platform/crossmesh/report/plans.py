@@ -10,6 +10,9 @@ from typing import Any
 
 from rich.console import Console as RichConsole
 
+from crossmesh.config.compose import INTERRUPTED, sweep_overrides, sweep_size
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.sweep import labels_of
 from crossmesh.console import Console, Stage
 from crossmesh.errors import CrossmeshError, InputError, RejectedError, require
 from crossmesh.hardware.chips import AgeWarning
@@ -25,9 +28,6 @@ from crossmesh.report.paper import show_paper
 from crossmesh.report.plan_files import write_plan
 from crossmesh.report.plan_runs import log_plan
 from crossmesh.report.plan_table import print_plan
-from crossmesh.spec.compose import INTERRUPTED, sweep_overrides, sweep_size
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.sweep import labels_of
 from crossmesh.track.client import TrackingError
 from crossmesh.track.tracker import Tracker
 

@@ -51,8 +51,8 @@ def parse_limit(key: str, text: str) -> Limit:
     found = _LIMIT.match(text.strip())
     if found is None:
         raise InputError(
-            f"fail_if.{key}={text!r} is no limit. Allowed: a change such as -3% (a fall of more than 3% fails), 2% (a rise of more than 2% "
-            "fails), or 0 (any change for the worse fails)."
+            f"fail_if.{key}={text!r} is not a limit. Allowed: a change such as -3% (a fall of more than 3% fails), 2% (a rise of more than "
+            "2% fails), or 0 (any change for the worse fails)."
         )
     return Limit(key, text.strip(), float(found[1]) / 100)
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from crossmesh.config.compose import JobKeys
+from crossmesh.config.repeats import check_repeats
 from crossmesh.errors import require
-from crossmesh.spec.compose import JobKeys
-from crossmesh.spec.repeats import check_repeats
 
 
 @dataclass(frozen=True)

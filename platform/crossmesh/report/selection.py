@@ -44,7 +44,7 @@ def trainings_of(selection: Selection) -> list[TrackedRun]:
 
 
 def named_runs(tracker: Tracker, prefixes: Sequence[str]) -> Selection:
-    """The finished runs whose MLflow ids begin so. Raises `InputError` when none or several do, or when one is no result."""
+    """The finished runs whose MLflow ids begin so. Raises `InputError` when none or several do, or when one is not a result."""
     found = [find_run(tracker, "runs", prefix) for prefix in prefixes]
     twice = [run.run_id for run in found if found.count(run) > 1]
     if twice:

@@ -10,6 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from crossmesh.config.bench import RATE as RATE_LOAD
+from crossmesh.config.bench import TRACE, TRACE_DIGEST
+from crossmesh.config.fingerprint import digest_of, digest_of_parts
 from crossmesh.errors import CrossmeshError
 from crossmesh.evaluate.results import RECORD, RESULT, SURROUNDINGS, EvalResult
 from crossmesh.files import canonical_json, digest_text
@@ -43,9 +46,6 @@ from crossmesh.report.variants import (
     answers_of,
     scores_of,
 )
-from crossmesh.spec.bench import RATE as RATE_LOAD
-from crossmesh.spec.bench import TRACE, TRACE_DIGEST
-from crossmesh.spec.fingerprint import digest_of, digest_of_parts
 from crossmesh.track.repeats import RATE, TAG_ROUND, TAG_STEPS, load_of, repeats_by_run
 from crossmesh.track.tracked_run import TAG_PROVENANCE, TAG_SCIENCE, TAG_SYSTEM, TrackedRun
 from crossmesh.track.tracker import Tracker

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from crossmesh.config.verdicts import MattersSpec
 from crossmesh.hardware.catalogue import slices
 from crossmesh.report.charts import Palette, legend
 from crossmesh.report.ownership import System, find_system
 from crossmesh.report.variants import Results, Variant
-from crossmesh.spec.verdicts import MattersSpec
 
 _PANELS = 6
 DOTS = 500

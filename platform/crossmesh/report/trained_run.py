@@ -25,7 +25,7 @@ def training_summary(run: TrackedRun, losses: tuple[tuple[int, float], ...], wat
     """
     metrics = run.metrics
     if missing := [name for name in _TOTALS if name not in metrics]:
-        raise InputError(f"The MLflow run {run.run_id} ({run.name}) has no metric {missing[0]}: it is no finished training of ours.")
+        raise InputError(f"The MLflow run {run.run_id} ({run.name}) has no metric {missing[0]}: it is not a finished training of ours.")
     totals = {name.removeprefix("train/"): metrics[name] for name in _TOTALS}
     padded = metrics.get("train/padded_tokens_per_s_steady")
     planned, planned_mfu = metrics.get("plan/tokens_per_s"), metrics.get("plan/mfu")

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from crossmesh.config.verdicts import MattersSpec
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text
-from crossmesh.spec.verdicts import MattersSpec
 
 if TYPE_CHECKING:
     from crossmesh.evaluate.results import EvalResult

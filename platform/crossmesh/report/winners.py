@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
+from crossmesh.config.verdicts import MattersSpec
 from crossmesh.evaluate.estimates import FEWEST_RUNS, Margin, change_over_rounds, closest_rival, difference, relative_change
 from crossmesh.evaluate.paired import compare_counts
 from crossmesh.report.comparable import Comparison
 from crossmesh.report.quantity import COST, EVALUATION, HIGHER, LOSS, NEITHER, SERVED, Quantity
 from crossmesh.report.variants import Results, Variant
-from crossmesh.spec.verdicts import MattersSpec
 
 EQUAL, UNDECIDED, SHOWN, SINGLE, ONE_RUN = "equal", "no difference shown", "shown", "one measurement each", "not decided"
 _LEVEL, _Z = 0.05, 1.959964

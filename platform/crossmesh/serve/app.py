@@ -16,6 +16,8 @@ from types import TracebackType
 from typing import Any
 
 from crossmesh.cluster.nodes import held_hosts
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.serving import ServeSpec
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.hardware.devices import Tpu
 from crossmesh.serve.adapters import ServedAdapter, ServedBase
@@ -35,8 +37,6 @@ from crossmesh.serve.engine import EngineSettings, engine_settings
 from crossmesh.serve.keys import admitted_keys, server_key
 from crossmesh.serve.loading import HotLoading
 from crossmesh.serve.options import capacity
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.serving import ServeSpec
 
 _SETTLE_S = 30.0
 """How long a server that runs may still answer as the one before: gate and proxy hear of it a moment later."""

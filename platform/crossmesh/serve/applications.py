@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
+from crossmesh.config.serving import ServeSpec
 from crossmesh.environments import environment, package_root
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import canonical_json, digest_text
@@ -34,7 +35,6 @@ from crossmesh.serve.asking import get, origin_of
 from crossmesh.serve.engine import EngineSettings
 from crossmesh.serve.gate import PROXY_HEADER, PROXY_HOOK, PROXY_VARIABLE, REFRESH_S
 from crossmesh.serve.loading import HotLoading
-from crossmesh.spec.serving import ServeSpec
 from crossmesh.track.provenance import LIBRARIES, library_versions
 
 DEPLOYMENT = "engine"
@@ -106,7 +106,9 @@ def _asked(host: str, port: int) -> str | None:
     try:
         return port_taken(host, port)
     except OSError as error:
-        raise InputError(f"serve.host={host!r} is no address of this machine ({error}). Give one of its own, e.g. 127.0.0.1.") from error
+        raise InputError(
+            f"serve.host={host!r} is not an address of this machine ({error}). Give one of its own, e.g. 127.0.0.1."
+        ) from error
 
 
 def _holder(wanted: Place) -> str | None:

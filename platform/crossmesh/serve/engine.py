@@ -9,6 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.serving import ServeSpec
+from crossmesh.config.training import AUTO, LORA_TARGETS
 from crossmesh.errors import InputError
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.hardware.emulation import emulated
@@ -18,9 +21,6 @@ from crossmesh.models.families import read_architecture
 from crossmesh.serve.adapters import ServedAdapter, ServedBase, check_names, check_rank, serving_rank
 from crossmesh.serve.options import check_options, compile_variables, on_reserved_chips, option_arguments, scaling, service_limits
 from crossmesh.serve.parsers import parser_arguments
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.serving import ServeSpec
-from crossmesh.spec.training import AUTO, LORA_TARGETS
 
 CPU_LORA_WORKER = "crossmesh.serve.lora_cpu_vllm.Worker"
 """vLLM worker class with LoRA kernels that are right for mixed batches and as fast as the base model's products."""
@@ -83,7 +83,7 @@ class EngineSettings:
 def engine_settings(spec: ExperimentSpec, base: ServedBase, adapters: Sequence[ServedAdapter] = ()) -> EngineSettings:
     """Return the settings of one engine that serves `base` and each of `adapters` by its name.
 
-    Raises `InputError` for a folder that is no model, for a name used twice, for an adapter over `serve.max_lora_rank`, for adapters of
+    Raises `InputError` for a folder that is not a model, for a name used twice, for an adapter over `serve.max_lora_rank`, for adapters of
     a model with experts on a CPU, and for what the hardware or its engine cannot do (`options.check_options`).
     """
     device = spec.hardware.slice.device

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from crossmesh.config.serving import ServeSpec
 from crossmesh.errors import InputError, nearest, reading
 from crossmesh.files import locked, read_json, write_json
-from crossmesh.spec.serving import ServeSpec
 
 OWN = "own"
 """Name of the server's own key in the access log."""

@@ -38,7 +38,7 @@ def error_of(status: int, message: str, *, param: str | None = None, code: str =
 
 
 def check_body(body: bytes, route: str, models: Sequence[str]) -> None:
-    """Raise `Refusal` for a body that is no JSON, and on routes of a model for one that names none of `models`, the base first."""
+    """Raise `Refusal` for a body that is not JSON, and on routes of a model for one that names none of `models`, the base first."""
     try:
         asked = parse_json(body.decode())
     except UnicodeDecodeError as error:

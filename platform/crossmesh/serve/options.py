@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from crossmesh.config.serving import ServeSpec
+from crossmesh.config.training import AUTO
 from crossmesh.errors import InputError
 from crossmesh.hardware.devices import Cpu, Device, Tpu
-from crossmesh.spec.serving import ServeSpec
-from crossmesh.spec.training import AUTO
 
 SPEC_KEYS: Mapping[str, str] = {
     "tensor_parallel_size": "serve.tp",

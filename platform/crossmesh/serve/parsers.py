@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from crossmesh.spec.serving import ServeSpec
-from crossmesh.spec.training import AUTO
+from crossmesh.config.serving import ServeSpec
+from crossmesh.config.training import AUTO
 
 NONE = "none"
 

@@ -15,8 +15,8 @@ from ray import serve
 from crossmesh.serve.admission import server_name, write_way
 from crossmesh.serve.asgi import App
 from crossmesh.serve.direct import DirectServer
+from crossmesh.serve.disconnect import DisconnectMiddleware
 from crossmesh.serve.engine import EngineSettings
-from crossmesh.serve.leaving import Leaving
 from crossmesh.serve.loading import HotLoading
 
 _LOG_LINES = 40
@@ -47,7 +47,7 @@ class ModelServer:
         except Exception as error:  # noqa: BLE001  # whatever it is, it is raised again with more to read
             # The reason stands in the engine's output, not in this error ("see root cause above"), and Serve passes only the error on.
             raise RuntimeError(f"{error}\nLast lines of the engine's output:\n{_own_output()}") from None
-        app = Leaving(await openai_app(self._server, self._settings, self._loading))
+        app = DisconnectMiddleware(await openai_app(self._server, self._settings, self._loading))
         if self._settings.deployment.get("num_replicas") == 1:  # Ray Serve counts requests where it decides on replicas by them.
             self._direct = DirectServer(app)
             await self._direct.start()

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from crossmesh.origin import HEADER
 from crossmesh.serve.asgi import App, Message, Receive, Scope, Send
+from crossmesh.server_identity import HEADER
 
 
 class Signing:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
+from crossmesh.config.verdicts import MattersSpec
 from crossmesh.evaluate.estimates import FEWEST_RUNS, Margin, change_over_rounds, closest_rival, rate_of_runs
 from crossmesh.installation import job_command
-from crossmesh.spec.verdicts import MattersSpec
 from crossmesh.sweep.state import DONE, SKIPPED, Point
 
 _NAMED = 5

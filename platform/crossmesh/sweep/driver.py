@@ -15,15 +15,15 @@ import ray
 from rich.console import Console as RichConsole
 
 from crossmesh.cluster.session import ray_session
+from crossmesh.config.command_line import command as command_line
+from crossmesh.config.command_line import where_given
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.verdicts import MattersSpec
 from crossmesh.console import Console
 from crossmesh.errors import BudgetReachedError, InputError, RejectedError
 from crossmesh.evaluate.estimates import FEWEST_RUNS
 from crossmesh.installation import job_command
 from crossmesh.plan.planner import own_planner
-from crossmesh.spec.command_line import command as command_line
-from crossmesh.spec.command_line import where_given
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.verdicts import MattersSpec
 from crossmesh.sweep.best import Learnt, Verdict, best_words, leaders, verdicts
 from crossmesh.sweep.lease import Lease, leased
 from crossmesh.sweep.policy import Need, exit_code, over_budget, startable, try_again

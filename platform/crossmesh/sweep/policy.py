@@ -6,8 +6,8 @@ Pure decisions over values; nothing is started here.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from crossmesh.config.sweep import SweepSpec
 from crossmesh.errors import BudgetReachedError, CrossmeshError, InputError, RejectedError
-from crossmesh.spec.sweep import SweepSpec
 from crossmesh.sweep.state import FAILED, Point, Spent
 
 _ORDER = (BudgetReachedError.exit_code, CrossmeshError.exit_code, RejectedError.exit_code, InputError.exit_code, 0)

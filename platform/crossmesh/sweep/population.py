@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from crossmesh.config.tune import TuneSpec
 from crossmesh.errors import InputError
-from crossmesh.spec.tune import TuneSpec
 from crossmesh.sweep.search import ENDED, Settings, domains, overrides_of, plain, samples, settings_of
 from crossmesh.sweep.state import DONE, SKIPPED, Point
 

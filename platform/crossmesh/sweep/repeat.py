@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from crossmesh.cluster.session import ray_session, require_chips
+from crossmesh.config.compose import restore_spec
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.fingerprint import SCIENCE_FORM, form_of
 from crossmesh.errors import InputError, require
-from crossmesh.spec.compose import restore_spec
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.fingerprint import SCIENCE_FORM, form_of
 from crossmesh.sweep.trial import Prepared, fetch, prepare
 from crossmesh.track.load import load_reasons
 from crossmesh.track.repeats import KIND, RATE, TAG_OF, TAG_ROUND, TAG_STEPS, repeats_by_run, sound_rounds
@@ -96,7 +96,7 @@ def _again(tracker: Tracker, own: ExperimentSpec, run: TrackedRun, steps: int) -
             f"The training {run.run_id} ({run.name}) cannot be repeated: model, data or code are not what they were, so its science is "
             "another one today. Train it again, then repeat that."
         )
-    done = prepared.origin.step if prepared.origin else 0
+    done = prepared.resume.step if prepared.resume else 0
     checkpoint = replace(whole.checkpoint, every_steps=10**9, every_minutes=0.0, target="")
     mesh = replace(whole.mesh, min_dcn=0)  # On fewer slices it would be a repeat of another thing.
     short = replace(whole, optim=replace(whole.optim, stop_at=min(whole.optim.last_step, done + steps)), checkpoint=checkpoint, mesh=mesh)
@@ -112,7 +112,7 @@ def _repeat(tracker: Tracker, one: Repeated, round_: str, steps: int, name: str)
     folder = one.spec.storage.path / "repeats" / run_id
     load: dict[str, float] = {}
 
-    def heard(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if isinstance(event, StepEvent):
             tracker.metrics(run_id, {"train/tokens_per_s": event.tokens_per_s, "train/step_seconds": event.seconds}, event.step)
         elif isinstance(event, LoadEvent):
@@ -121,7 +121,7 @@ def _repeat(tracker: Tracker, one: Repeated, round_: str, steps: int, name: str)
     status = "FAILED"
     try:
         prepared = one.prepared
-        result = train(one.spec, prepared.model, folder, heard, prepared.start, origin=prepared.origin, order=prepared.order)
+        result = train(one.spec, prepared.model, folder, on_event, prepared.init_adapter, resume=prepared.resume, order=prepared.order)
         values = {RATE: result.tokens_per_s, "train/seconds": result.seconds, **{f"load/{key}": value for key, value in load.items()}}
         tracker.metrics(run_id, values, one.spec.optim.last_step)
         status = "FINISHED"

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import TypeVar
 
+from crossmesh.config.compose import Job, SweptJob
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.sweep import SweepKeys, SweepSpec
 from crossmesh.errors import InputError
-from crossmesh.spec.compose import Job, SweptJob
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.sweep import SweepKeys, SweepSpec
 from crossmesh.sweep.search import Search
 from crossmesh.sweep.state import Point, SweepState, identity_of, new_points
 from crossmesh.sweep.work import Workload

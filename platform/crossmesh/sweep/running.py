@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.errors import BudgetReachedError, CrossmeshError, InputError, RejectedError
 from crossmesh.files import write_text
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.state import DONE, EARLY, FAILED, REJECTED, RUNNING, SKIPPED, STOPPED, Point
 from crossmesh.sweep.trial import StoppedEarlyError
 from crossmesh.sweep.work import Hooks, Workload
@@ -96,7 +96,7 @@ class RunningPoint:
             log = self._logs / f"{self._point.key}.log"
             write_text(log, traceback.format_exc())
             last = " ".join(str(error).split())[-300:]
-            self._end(FAILED, f"{type(error).__name__}: {last} The whole story is in {log}.", CrossmeshError.exit_code)
+            self._end(FAILED, f"{type(error).__name__}: {last} Full log: {log}.", CrossmeshError.exit_code)
         finally:
             self._changed.set()
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Protocol
 
+from crossmesh.config.command_line import value_text
+from crossmesh.config.tune import METRICS, TuneSpec
 from crossmesh.errors import InputError
-from crossmesh.spec.command_line import value_text
-from crossmesh.spec.tune import METRICS, TuneSpec
 from crossmesh.sweep.state import DONE, EARLY, FAILED, REJECTED, SKIPPED, Point
 
 ENDED = (DONE, SKIPPED, EARLY, FAILED, REJECTED)

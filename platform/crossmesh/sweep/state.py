@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from crossmesh.config.sweep import labels_of
 from crossmesh.files import canonical_json, digest_text, read_json, write_json
-from crossmesh.spec.sweep import labels_of
 
 WAITING, RUNNING = "waiting", "running"
 DONE, SKIPPED, STOPPED, REJECTED, FAILED = "done", "skipped", "stopped", "rejected", "failed"

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from rich.console import Console as RichConsole
 from rich.live import Live
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec
 from crossmesh.errors import InputError
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec
 from crossmesh.sweep.driver import LEASE
 from crossmesh.sweep.lease import owner
 from crossmesh.sweep.runs import tracked_state
@@ -23,11 +23,11 @@ _FOLLOW_S = 2.0
 
 
 @dataclass(frozen=True)
-class Standing:
+class SweepStatus:
     """A sweep as it stands."""
 
     state: SweepState
-    lives: bool
+    alive: bool
     """Whether its driver was heard of just now."""
     source: str
     """Where this was read."""
@@ -35,14 +35,14 @@ class Standing:
     @property
     def note(self) -> str:
         """How far it can be trusted."""
-        if self.lives:
+        if self.alive:
             return f"It runs; written {written_at(self.state)}, read from {self.source}."
         left = sum(point.state in (STOPPED, WAITING) for point in self.state.points)
         again = f" Its command continues it: {self.state.command}" if left else ""
         return f"Its driver does not run; written {written_at(self.state)}, read from {self.source}.{again}"
 
 
-def standing(spec: ExperimentSpec, prefix: str) -> Standing:
+def sweep_status(spec: ExperimentSpec, prefix: str) -> SweepStatus:
     """The sweep whose MLflow run begins with `prefix`; with an empty one that which was heard of last.
 
     Raises `InputError` when there is none, or several.
@@ -52,27 +52,27 @@ def standing(spec: ExperimentSpec, prefix: str) -> Standing:
         return found
     tracker = Tracker(spec.tracking, spec.storage)
     run, state = tracked_state(tracker, prefix)
-    return _honest(state, run.status == "RUNNING" and time.time() - state.at < _SILENT_S, tracker.uri)
+    return _status_at(state, run.status == "RUNNING" and time.time() - state.at < _SILENT_S, tracker.uri)
 
 
-def follow(read: Callable[[], Standing]) -> Standing:
+def follow(read: Callable[[], SweepStatus]) -> SweepStatus:
     """Show a sweep on the terminal until its driver ends; return how it stood last."""
     now = read()
     with Live(console=RichConsole(stderr=True, highlight=False), auto_refresh=False, transient=True) as live:
-        while now.lives:
+        while now.alive:
             live.update(live_table(now.state), refresh=True)
             time.sleep(_FOLLOW_S)
             now = read()
     return now
 
 
-def show(now: Standing, console: RichConsole) -> None:
+def show(now: SweepStatus, console: RichConsole) -> None:
     """Print where it stands."""
-    console.print(live_table(now.state) if now.lives else last_table(now.state))
+    console.print(live_table(now.state) if now.alive else last_table(now.state))
     console.print(now.note, soft_wrap=True)
 
 
-def _stored(storage: StorageSpec, prefix: str) -> Standing | None:
+def _stored(storage: StorageSpec, prefix: str) -> SweepStatus | None:
     states = [(folder, read_state(folder)) for folder in sweeps_folder(storage.path).glob("*")]
     found = [(folder, state) for folder, state in states if state is not None and state.run_id.startswith(prefix)]
     if not found:
@@ -81,15 +81,15 @@ def _stored(storage: StorageSpec, prefix: str) -> Standing | None:
         raise InputError(f"sweep={prefix!r} begins the ids of {len(found)} sweeps: {', '.join(state.run_id for _, state in found)}.")
     folder, state = max(found, key=lambda one: one[1].at)
     said = owner(folder / LEASE)
-    lives = said is not None and not said["released"] and time.time() - float(said["at"]) < _SILENT_S
-    return _honest(state, lives, str(folder))
+    alive = said is not None and not said["released"] and time.time() - float(said["at"]) < _SILENT_S
+    return _status_at(state, alive, str(folder))
 
 
-def _honest(state: SweepState, lives: bool, source: str) -> Standing:
+def _status_at(state: SweepState, alive: bool, source: str) -> SweepStatus:
     """Points that ran when their driver died do not run any more."""
-    if lives:
-        return Standing(state, lives, source)
+    if alive:
+        return SweepStatus(state, alive, source)
     points = tuple(
         replace(point, state=STOPPED, reason="its driver ended while it ran") if point.state == RUNNING else point for point in state.points
     )
-    return Standing(replace(state, points=points), lives, source)
+    return SweepStatus(replace(state, points=points), alive, source)

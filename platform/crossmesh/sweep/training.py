@@ -4,12 +4,12 @@ from threading import Lock
 from typing import Any
 
 from crossmesh.cluster.session import require_chips
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import ModelSpec
 from crossmesh.hardware.devices import Cpu, Gpu, Tpu
 from crossmesh.models.weights import ModelFolder
 from crossmesh.plan.gate import gate_training
 from crossmesh.plan.planner import Planner
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import ModelSpec
 from crossmesh.sweep.policy import Need
 from crossmesh.sweep.trial import Trial, fetch, prepare, run_trial
 from crossmesh.sweep.work import Hooks, Ran, usd_per_hour

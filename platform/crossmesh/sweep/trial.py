@@ -11,10 +11,23 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from crossmesh.adapters.continuing import Start, find_start, modules_of
+from crossmesh.adapters.init_adapter import InitAdapter, find_init_adapter, modules_of
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.cluster.calls import call_worker
 from crossmesh.cluster.session import ray_session, users_cluster
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.fingerprint import (
+    TRAINED_RECORD,
+    Record,
+    ScienceFacts,
+    digest_of,
+    order_digest,
+    science_record,
+    settings_digest,
+    system_record,
+    trained_record,
+    trial_identity,
+)
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.lengths import LengthStatistics
 from crossmesh.data.packing import plan_steps
@@ -33,29 +46,16 @@ from crossmesh.plan.gate import gate_point
 from crossmesh.plan.planner import own_planner
 from crossmesh.plan.point import training_point
 from crossmesh.plan.record import plan_metrics, plan_sources, training_record
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.fingerprint import (
-    TRAINED_RECORD,
-    Record,
-    ScienceFacts,
-    digest_of,
-    order_digest,
-    science_record,
-    settings_digest,
-    system_record,
-    trained_record,
-    trial_identity,
-)
 from crossmesh.sweep.lease import LeaseLostError, leased
-from crossmesh.sweep.origin import check_origin, find_origin
+from crossmesh.sweep.resume_checkpoint import check_resume_checkpoint, find_resume_checkpoint
 from crossmesh.sweep.trial_log import TrialLog, params_of, totals_of
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.sender import registered_name
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BACKEND, TAG_BASE, TAG_CONTINUES, TAG_DATA, TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED
 from crossmesh.track.tracker import Tracker
-from crossmesh.train.assignment import Assignment, Origin
 from crossmesh.train.events import OnEvent, StageEvent, WarningEvent
 from crossmesh.train.launch import TrainResult, train
+from crossmesh.train.train_job import ResumeCheckpoint, TrainJob
 
 _RUN_FILE = "run.json"
 _PROVENANCE_FILE = "provenance.json"
@@ -82,9 +82,9 @@ class Prepared:
     """What the chat template is told when it asks for the date; empty: it does not."""
     placement: Placement
     """What the mesh holds more than once."""
-    start: Start | None = None
+    init_adapter: InitAdapter | None = None
     """The adapter that training continues from."""
-    origin: Origin | None = None
+    resume: ResumeCheckpoint | None = None
     """The state that training begins with."""
     planned: Forecast | None = None
     """With the rows that it has; None on a CPU."""
@@ -151,10 +151,10 @@ def prepare(spec: ExperimentSpec, model: ModelFolder, tracker: Tracker) -> Prepa
 
     Raises `InputError` for data, targets or something to continue from that cannot be, `RejectedError` for a plan that does not work.
     """
-    origin = find_origin(spec, tracker)
+    resume = find_resume_checkpoint(spec, tracker)
     architecture = read_architecture(model.path)
-    start = find_start(spec.lora, model, architecture, spec.storage, lambda: tracker)
-    modules = modules_of(spec.lora, start.folder if start else None, architecture)
+    init_adapter = find_init_adapter(spec.lora, model, architecture, spec.storage, lambda: tracker)
+    modules = modules_of(spec.lora, init_adapter.folder if init_adapter else None, architecture)
     if spec.serve.max_lora_rank < largest_rank(modules):
         raise InputError(
             f"serve.max_lora_rank={spec.serve.max_lora_rank} is below the rank {largest_rank(modules)} of lora.adapter="
@@ -172,17 +172,17 @@ def prepare(spec: ExperimentSpec, model: ModelFolder, tracker: Tracker) -> Prepa
     facts = ScienceFacts(
         weights_digest=model.weights_digest,
         data_digest=data.digest,
-        lora=_lora_record(modules, start) if modules else {},
+        lora=_lora_record(modules, init_adapter) if modules else {},
         step_rows=tuple(tuple(data.rows[index].id for index in plan.rows) for plan in plans),
     )
     science, system = science_record(spec, facts), system_record(spec, files_of(model))
-    if origin:
-        check_origin(origin, science, spec, tracker)
-        origin = replace(origin, alike=settings_digest(science.contents) == origin.settings)
-        science = science_record(spec, replace(facts, resumed_from=origin.sets_apart))
+    if resume:
+        check_resume_checkpoint(resume, science, spec, tracker)
+        resume = replace(resume, alike=settings_digest(science.contents) == resume.settings)
+        science = science_record(spec, replace(facts, resumed_from=resume.sets_apart))
     said = notes(data, tokenizer, tokenizer.template_date, unserved_stops(data, model.path, tokenizer))
     date = tokenizer.template_date if tokenizer.template.uses_date else ""
-    return Prepared(model, science, system, data.lengths, data.dropped, said, date, placement, start, origin, planned)
+    return Prepared(model, science, system, data.lengths, data.dropped, said, date, placement, init_adapter, resume, planned)
 
 
 def files_of(model: ModelFolder) -> dict[str, str]:
@@ -190,7 +190,7 @@ def files_of(model: ModelFolder) -> dict[str, str]:
     return {"chat_template": model.template_digest, "tokenizer": model.tokenizer_digest}
 
 
-def _lora_record(modules: tuple[LoraModule, ...], start: Start | None) -> dict[str, Any]:
+def _lora_record(modules: tuple[LoraModule, ...], init_adapter: InitAdapter | None) -> dict[str, Any]:
     """What LoRA is on which modules, and the adapter that training continues from."""
     config = AdapterConfig.of(modules, 0.0, "")
     return {
@@ -200,7 +200,7 @@ def _lora_record(modules: tuple[LoraModule, ...], start: Start | None) -> dict[s
         "rank_stabilised": config.rslora,
         "other_ranks": dict(config.ranks),
         "other_alphas": dict(config.alphas),
-        "adapter": start.digest if start else "",
+        "adapter": init_adapter.digest if init_adapter else "",
     }
 
 
@@ -243,7 +243,7 @@ def run_trial(
         finished = tracker.find(prepared.identity)
         if finished and (folder / _RUN_FILE).is_file():
             # With its result on disk it returns at once.
-            result = train(spec, prepared.model, folder, on_event, prepared.start, still, prepared.origin, prepared.order)
+            result = train(spec, prepared.model, folder, on_event, prepared.init_adapter, still, prepared.resume, prepared.order)
             if parent:
                 tracker.adopt(finished.run_id, parent)
             return _trial(prepared, folder, tracker, finished.run_id, result, skipped=True)
@@ -254,7 +254,7 @@ def _forget(spec: ExperimentSpec, prepared: Prepared, folder: Path) -> None:
     """Remove what was trained, checkpoints elsewhere included."""
     shutil.rmtree(folder, ignore_errors=True)
     if spec.checkpoint.target:
-        Assignment(spec, prepared.model, folder, folder).checkpoints("").clear()
+        TrainJob(spec, prepared.model, folder, folder).checkpoints("").clear()
 
 
 def _run(
@@ -275,7 +275,7 @@ def _run(
     status = "FAILED"
     log = TrialLog(tracker, run_id, spec.mesh.dcn)
     try:
-        result = train(spec, prepared.model, folder, log.before(on_event), prepared.start, check, prepared.origin, prepared.order)
+        result = train(spec, prepared.model, folder, log.before(on_event), prepared.init_adapter, check, prepared.resume, prepared.order)
         if result.data_digest != prepared.science.contents["data"]["digest"]:
             raise CrossmeshError(
                 f"The data changed while {spec.name!r} was training: {spec.data.source} is not what the trial's records say. "
@@ -350,7 +350,7 @@ def _open_run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder
 
 def _named(spec: ExperimentSpec, prepared: Prepared) -> dict[str, Any]:
     """Settings whose part in what is learnt the rows of the steps say already, and the run that it went on from."""
-    begun = {"resumed_from": prepared.origin.science} if prepared.origin else {}
+    begun = {"resumed_from": prepared.resume.science} if prepared.resume else {}
     window = {"packing.window": spec.packing.window} if spec.packing.mode == "stream" else {}
     return {"data.max_length": spec.data.max_length, "data.seed": spec.data.seed, **window, **begun}
 
@@ -369,7 +369,7 @@ def _register(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, run_id
         TAG_ADAPTER: result.adapter_digest,
         TAG_BASE: prepared.model.weights_digest,
         TAG_DATA: result.data_digest,
-        **({TAG_CONTINUES: prepared.start.digest} if prepared.start else {}),
+        **({TAG_CONTINUES: prepared.init_adapter.digest} if prepared.init_adapter else {}),
     }
     tracker.tags(run_id, lineage)
     fingerprints = {TAG_SCIENCE: prepared.science.digest, TAG_SYSTEM: prepared.system.digest}

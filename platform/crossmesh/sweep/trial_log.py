@@ -3,8 +3,8 @@
 from dataclasses import fields
 from typing import Any
 
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.plan.forecast import Forecast
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.repeats import STEADY_MISSING
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import Event, LoadEvent, OnEvent, StepEvent, SystemEvent
@@ -25,7 +25,7 @@ class TrialLog:
     def before(self, on_event: OnEvent) -> OnEvent:
         """Log an event, then pass it on."""
 
-        def heard(event: Event) -> None:
+        def logged(event: Event) -> None:
             if isinstance(event, StepEvent):
                 self.step(event)
             elif isinstance(event, SystemEvent):
@@ -34,7 +34,7 @@ class TrialLog:
                 self._tracker.metrics(self._run_id, {f"load/{key}": value for key, value in event.values.items()}, max(self._tokens))
             on_event(event)
 
-        return heard
+        return logged
 
     def step(self, event: StepEvent) -> None:
         """Log a step; what the run has already is not logged again."""

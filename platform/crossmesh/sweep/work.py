@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.plan.planner import Planner
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.policy import Need
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import OnEvent

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import locked
-from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.masking import mask
 
 PROCESS_ENVIRONMENT = {

@@ -18,9 +18,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.console import Console
 from crossmesh.files import canonical_json, digest_text, read_json
-from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.client import LazyClient, TrackingError, open_experiment, run_exists, tracking_place, translated
 from crossmesh.track.flatten import PARAM_LIMIT, PARAMS_PER_BATCH, TAG_LIMIT, flatten, metric_name, split_long
 from crossmesh.track.journal import Entry
@@ -198,14 +198,14 @@ class Tracker:
         return len(new)
 
     def _named(self, run_id: str, names: dict[str, str], values: Mapping[str, float]) -> dict[str, float]:
-        """`values` under names that MLflow takes; other names stand in an artifact, and what is no number is left out."""
+        """`values` under names that MLflow takes; other names stand in an artifact, and what is not a number is left out."""
         found: dict[str, float] = {}
         changed = False
         for name, value in values.items():
             try:
                 number = float(value)
             except (TypeError, ValueError, OverflowError):
-                self._say(f"The metric {name!r} is no number ({str(value)[:40]!r}): it is left out")
+                self._say(f"The metric {name!r} is not a number ({str(value)[:40]!r}): it is left out")
                 continue
             key = metric_name(name, names)
             changed |= key != name and key not in names

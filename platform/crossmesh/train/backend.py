@@ -8,10 +8,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import LoraSpec, ModelSpec, OptimSpec
 from crossmesh.data.batches import PackedBatch
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import LoraSpec, ModelSpec, OptimSpec
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -48,14 +48,14 @@ class TrainingSetup:
     """Kernel, `auto` resolved (`ExperimentSpec.attention`)."""
     cache: Path
     """Folder for compiled programs."""
-    start: Path | None = None
+    init_adapter: Path | None = None
     """Folder of the PEFT adapter that training continues from; None starts from the seed."""
 
     @classmethod
-    def of(cls, spec: ExperimentSpec, model_folder: Path, cache: Path, start: Path | None = None) -> "TrainingSetup":
-        """What a backend needs of `spec`; `start` is the folder of `lora.adapter`."""
-        if bool(spec.lora.adapter) != (start is not None):
-            raise ValueError(f"lora.adapter={spec.lora.adapter!r}, but the adapter to start from is {start}")
+    def of(cls, spec: ExperimentSpec, model_folder: Path, cache: Path, init_adapter: Path | None = None) -> "TrainingSetup":
+        """What a backend needs of `spec`; `init_adapter` is the folder of `lora.adapter`."""
+        if bool(spec.lora.adapter) != (init_adapter is not None):
+            raise ValueError(f"lora.adapter={spec.lora.adapter!r}, but the adapter to start from is {init_adapter}")
         return cls(
             model=spec.model,
             model_folder=model_folder,
@@ -67,7 +67,7 @@ class TrainingSetup:
             compile=spec.backend.compile,
             attention=spec.attention,
             cache=cache,
-            start=start,
+            init_adapter=init_adapter,
         )
 
 

@@ -84,7 +84,7 @@ class LocalPlace:
 class RemotePlace:
     """A folder of an object store (`gs://`, `s3://`, `file://`, ...).
 
-    There is no rename there: the manifest goes up last and is deleted first, and a folder without one is no checkpoint.
+    There is no rename there: the manifest goes up last and is deleted first, and a folder without one is not a checkpoint.
     Credentials are found where gcsfs and s3fs look for them.
     """
 

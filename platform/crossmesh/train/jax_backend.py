@@ -18,15 +18,15 @@ import optax
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
-from crossmesh.adapters.continuing import first_values, modules_of
 from crossmesh.adapters.convert import to_peft, to_qwix
+from crossmesh.adapters.init_adapter import first_values, modules_of
 from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import CrossmeshError
 from crossmesh.hardware.mesh import BATCH_AXES
 from crossmesh.models import tunix_jax
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import read_architecture
-from crossmesh.models.layers_jax import Settings
+from crossmesh.models.layers_jax import ModelConfig
 from crossmesh.models.lora import LoraModule, targets_of
 from crossmesh.models.probe import probe
 from crossmesh.models.targets import all_weights
@@ -35,7 +35,7 @@ from crossmesh.train.checkpoint_jax import StateFiles
 from crossmesh.train.checks import check_jax
 from crossmesh.train.loss_jax import LossHead
 from crossmesh.train.schedule import learning_rate
-from crossmesh.train.step_jax import BATCH_DTYPES, Program, jitted_parts, jitted_step, knobs_of, mean_loss
+from crossmesh.train.step_jax import BATCH_DTYPES, Program, jitted_parts, jitted_step, mean_loss, step_hyperparameters
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def program_of(setup: TrainingSetup, architecture: Architecture, modules: tuple[
     if attention == "splash" and on_cpu:
         _log.warning("attention=splash runs on TPUs only; this emulated one computes with plain attention.")
         attention = "plain"
-    settings = Settings(setup.model.dtype, setup.remat, attention, setup.model.quantization)
+    settings = ModelConfig(setup.model.dtype, setup.remat, attention, setup.model.quantization)
     structure = tunix_jax.build(architecture, settings, setup.lora, modules)
     head = LossHead(
         mesh=mesh,
@@ -78,7 +78,7 @@ class JaxBackend:
         self._architecture = architecture = read_architecture(setup.model_folder)
         check_jax(setup, architecture)
         self._mesh = tunix_jax.device_mesh(setup.mesh)
-        self._modules = modules_of(setup.lora, setup.start, architecture)
+        self._modules = modules_of(setup.lora, setup.init_adapter, architecture)
         self._targets = targets_of(self._modules)
         self._program = program_of(setup, architecture, self._modules, self._mesh)
         structure = self._program.structure
@@ -95,24 +95,24 @@ class JaxBackend:
         """Take one optimizer step; the first one compiles, or finds the program in the cache folder."""
         setup = self._setup
         rate = learning_rate(self._step_count, setup.optim)
-        knobs = knobs_of(setup.optim, setup.lora.seed, rate, self._step_count)
+        hyperparameters = step_hyperparameters(setup.optim, setup.lora.seed, rate, self._step_count)
         take = self._step_in_parts if batch.widths else self._whole_step
         with self._mesh:
-            self._trained, self._moments, loss, norm = take(batch, knobs)
+            self._trained, self._moments, loss, norm = take(batch, hyperparameters)
         self._step_count += 1
         return StepMetrics(float(loss), float(norm), rate, batch.loss_tokens)
 
-    def _whole_step(self, batch: PackedBatch, knobs: dict[str, Any]) -> Any:
-        return self._take_step(self._trained, self._moments, self._frozen, *self._put(batch), knobs)
+    def _whole_step(self, batch: PackedBatch, hyperparameters: dict[str, Any]) -> Any:
+        return self._take_step(self._trained, self._moments, self._frozen, *self._put(batch), hyperparameters)
 
-    def _step_in_parts(self, batch: PackedBatch, knobs: dict[str, Any]) -> Any:
+    def _step_in_parts(self, batch: PackedBatch, hyperparameters: dict[str, Any]) -> Any:
         """A program for each width, whatever the widths of a step: their number is bounded (`data/widths.py`)."""
         loss, gradient = self._parts.begin(self._trained)
         total = np.float32(batch.loss_tokens)
         for width in sorted(set(batch.widths), reverse=True):
             part = self._put(batch, [index for index, own in enumerate(batch.widths) if own == width], width)
-            loss, gradient = self._parts.accumulate((loss, gradient), self._trained, self._frozen, *part, total, knobs)
-        return self._parts.finish(self._trained, self._moments, gradient, loss, knobs)
+            loss, gradient = self._parts.accumulate((loss, gradient), self._trained, self._frozen, *part, total, hyperparameters)
+        return self._parts.finish(self._trained, self._moments, gradient, loss, hyperparameters)
 
     def evaluate(self, batch: PackedBatch) -> StepMetrics:
         """Loss of `batch` with the adapter as it is, without dropout."""
@@ -156,7 +156,7 @@ class JaxBackend:
             return np.asarray(compute(base, tokens, positions, np.ones_like(tokens)))
 
     def _initial_adapter(self) -> Any:
-        initial = first_values(self._setup.lora, self._setup.start, self._modules)
+        initial = first_values(self._setup.lora, self._setup.init_adapter, self._modules)
         return tunix_jax.put_trained(self._program.structure, to_qwix(initial, self._targets), self._mesh)
 
     def _no_moments(self, places: Any) -> optax.ScaleByAdamState:

@@ -10,21 +10,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from crossmesh.adapters.continuing import Start
+from crossmesh.adapters.init_adapter import InitAdapter
 from crossmesh.cluster.session import ray_session, require_chips
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.environments import environment
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import read_json
 from crossmesh.hardware.devices import Cpu
 from crossmesh.models.quantization import check_torch_quantization
 from crossmesh.models.weights import ModelFolder
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.train.assignment import Assignment, Origin
 from crossmesh.train.attempt import run_attempt
 from crossmesh.train.events import OnEvent, StepEvent, WarningEvent
 from crossmesh.train.loop import steady, steady_steps
 from crossmesh.train.retry import retries_left, retry_text
 from crossmesh.train.slices import find_slices
+from crossmesh.train.train_job import ResumeCheckpoint, TrainJob
 from crossmesh.train.trained import trained_digest
 
 
@@ -97,9 +97,9 @@ def train(
     model: ModelFolder,
     run_folder: Path,
     on_event: OnEvent,
-    start: Start | None = None,
+    init_adapter: InitAdapter | None = None,
     check: Callable[[], None] = lambda: None,
-    origin: Origin | None = None,
+    resume: ResumeCheckpoint | None = None,
     order: str = "",
 ) -> TrainResult:
     """Fine-tune one adapter as `spec` says and return it with its history.
@@ -112,31 +112,31 @@ def train(
         model: the base, made local.
         run_folder: absolute; one for each trial, and the place where an interrupted run continues.
         on_event: hears of stages, steps and checkpoints, in this process. Steps of earlier attempts are told again.
-        start: what `lora.adapter` names (`adapters/continuing.py`).
+        init_adapter: what `lora.adapter` names (`adapters/init_adapter.py`).
         check: called several times a second while workers run; what it raises stops the training as an interrupt does.
-        origin: what `checkpoint.resume_from` names.
+        resume: what `checkpoint.resume_from` names.
         order: digest of the rows of every step; empty: not known.
 
     Raises:
         InputError: bad data, hardware that the backend does not run on, or a run folder of another trial.
         CrossmeshError: the training diverged, or its workers failed and `retry` allows no further attempt; the message names the log.
     """
-    assignment = _new_attempt(spec, model, run_folder, start, origin, order)
-    if done := _finished(assignment, on_event):
+    job = _new_attempt(spec, model, run_folder, init_adapter, resume, order)
+    if done := _finished(job, on_event):
         return done
     check_trainable(spec)
-    if origin:
-        assignment.checkpoints(origin.data_digest).begin_with(origin.checkpoints, origin.step)
+    if resume:
+        job.checkpoints(resume.data_digest).begin_with(resume.checkpoints, resume.step)
     left = spec.retry
     with ray_session(spec.storage):
         require_chips(spec.hardware.slice.device, spec.training_chips)
         while True:
-            assignment = replace(assignment, slices=find_slices(spec, on_event, check))
-            if assignment.slices < spec.mesh.dcn:
-                on_event(WarningEvent(f"Training on {assignment.slices} of {spec.mesh.dcn} slices (mesh.min_dcn={spec.mesh.min_dcn})."))
-            assignment.attempt.mkdir(parents=True)
-            attempt = run_attempt(assignment, on_event, check)
-            if done := _finished(assignment, on_event):
+            job = replace(job, slices=find_slices(spec, on_event, check))
+            if job.slices < spec.mesh.dcn:
+                on_event(WarningEvent(f"Training on {job.slices} of {spec.mesh.dcn} slices (mesh.min_dcn={spec.mesh.min_dcn})."))
+            job.attempt.mkdir(parents=True)
+            attempt = run_attempt(job, on_event, check)
+            if done := _finished(job, on_event):
                 return done
             if not attempt.grows:
                 again = retries_left(attempt.ending, left)
@@ -144,16 +144,21 @@ def train(
                     break
                 left = again
                 on_event(WarningEvent(retry_text(attempt.ending, attempt.failure, left)))
-            assignment = _new_attempt(spec, model, run_folder, start, origin, order)
+            job = _new_attempt(spec, model, run_folder, init_adapter, resume, order)
     attempt.raise_failure()
-    raise CrossmeshError(f"Training ended without a result. Ray's files of the attempt are in {assignment.attempt}; run again to continue.")
+    raise CrossmeshError(f"Training ended without a result. Ray's files of the attempt are in {job.attempt}; run again to continue.")
 
 
 def _new_attempt(
-    spec: ExperimentSpec, model: ModelFolder, run_folder: Path, start: Start | None, origin: Origin | None, order: str
-) -> Assignment:
+    spec: ExperimentSpec,
+    model: ModelFolder,
+    run_folder: Path,
+    init_adapter: InitAdapter | None,
+    resume: ResumeCheckpoint | None,
+    order: str,
+) -> TrainJob:
     name = f"{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:6]}"
-    return Assignment(spec, model, run_folder, run_folder / "attempts" / name, start, origin, order)
+    return TrainJob(spec, model, run_folder, run_folder / "attempts" / name, init_adapter, resume, order)
 
 
 def check_trainable(spec: ExperimentSpec) -> None:
@@ -166,30 +171,30 @@ def check_trainable(spec: ExperimentSpec) -> None:
         check_torch_quantization(spec.model.quantization, spec.mesh_shape, cpu=isinstance(spec.hardware.slice.device, Cpu))
 
 
-def _finished(assignment: Assignment, on_event: OnEvent) -> TrainResult | None:
+def _finished(job: TrainJob, on_event: OnEvent) -> TrainResult | None:
     """Return the result on disk; None when there is none, or when it or its adapter is not what it was."""
-    if not assignment.result.is_file():
+    if not job.result.is_file():
         return None
     try:
-        stored = read_json(assignment.result)
+        stored = read_json(job.result)
         identity, wanted, data_digest = stored["identity"], stored["adapter_digest"], stored["data_digest"]
         history = tuple(StepEvent(**event) for event in stored["history"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        text = f"{assignment.result} is damaged ({type(error).__name__}); it is made again from the last checkpoint."
+        text = f"{job.result} is damaged ({type(error).__name__}); it is made again from the last checkpoint."
         on_event(WarningEvent(text))
-        assignment.result.unlink()
+        job.result.unlink()
         return None
-    if identity != assignment.identity:
+    if identity != job.identity:
         raise InputError(
-            f"{assignment.run_folder} holds a finished run of another trial: model, data or settings differ from this spec's. "
+            f"{job.run_folder} holds a finished run of another trial: model, data or settings differ from this spec's. "
             "Give another run folder, or run the job with force=true to train it anew."
         )
     try:
-        found = trained_digest(assignment)
+        found = trained_digest(job)
     except (InputError, OSError):
         found = ""
     if found != wanted:
-        on_event(WarningEvent(f"{assignment.trained} is damaged; it is exported again from the last checkpoint."))
-        assignment.result.unlink()
+        on_event(WarningEvent(f"{job.trained} is damaged; it is exported again from the last checkpoint."))
+        job.result.unlink()
         return None
-    return TrainResult(assignment.trained, found, data_digest, history)
+    return TrainResult(job.trained, found, data_digest, history)

@@ -37,7 +37,7 @@ class Plan:
     checkpoint_every: int
     """Steps between checkpoints; the last step gets one as well."""
     diverged: Path
-    """File for the step whose loss or gradient is no finite number."""
+    """File for the step whose loss or gradient is not a finite number."""
     checkpoint_minutes: float = 0.0
     """A checkpoint also when this long has passed since the last one; 0: never."""
     held_out: tuple[PackedBatch, ...] = ()

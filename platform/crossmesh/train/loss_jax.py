@@ -72,8 +72,8 @@ def _local_nll(head: LossHead, hidden: Any, weight: Any, targets: Any, mask: Any
     rows = _Rows(head, hidden, weight, targets, mask)
 
     def body(index: Any, total: Any) -> Any:
-        _, live, logits, picked = rows.block(index)
-        return total + _nll(logits, picked, live)[0]
+        _, mask, logits, picked = rows.block(index)
+        return total + _nll(logits, picked, mask)[0]
 
     return jax.lax.psum(jax.lax.fori_loop(0, rows.blocks, body, jnp.float32(0)), BATCH_AXES)
 
@@ -83,16 +83,16 @@ def _local_gradients(head: LossHead, hidden: Any, weight: Any, targets: Any, mas
 
     def body(index: Any, carry: Any) -> Any:
         total, of_hidden, of_weight = carry
-        places, live, logits, picked = rows.block(index)
-        nll, normalizer = _nll(logits, picked, live)
-        wrong = (jnp.exp(logits - normalizer[:, None]) - picked) * live[:, None]
+        places, mask, logits, picked = rows.block(index)
+        nll, normalizer = _nll(logits, picked, mask)
+        dlogits = (jnp.exp(logits - normalizer[:, None]) - picked) * mask[:, None]
         if head.cap:
             # d tanh: 1 - tanh^2, with tanh = capped logits / cap.
-            wrong = wrong * (1 - jnp.square(logits / head.cap))
-        wrong = wrong.astype(weight.dtype)
-        of_hidden = of_hidden.at[places].add(jnp.dot(wrong, weight, preferred_element_type=jnp.float32))
+            dlogits = dlogits * (1 - jnp.square(logits / head.cap))
+        dlogits = dlogits.astype(weight.dtype)
+        of_hidden = of_hidden.at[places].add(jnp.dot(dlogits, weight, preferred_element_type=jnp.float32))
         if of_weight is not None:
-            of_weight = of_weight + jnp.dot(wrong.T, rows.hidden[places], preferred_element_type=jnp.float32)
+            of_weight = of_weight + jnp.dot(dlogits.T, rows.hidden[places], preferred_element_type=jnp.float32)
         return total + nll, of_hidden, of_weight
 
     of_weight = jnp.zeros(weight.shape, jnp.float32) if head.train_weight else None
@@ -121,16 +121,16 @@ class _Rows:
         """Places of block `index`, which of them carry loss, their logits [block, V of this device], and where the target is in them."""
         size, width = self._head.block, self._weight.shape[0]
         places = jax.lax.dynamic_slice(self._order, (index * size,), (size,))
-        live = index * size + jnp.arange(size) < self._count
+        mask = index * size + jnp.arange(size) < self._count
         logits = logits_of(self._head.cap, self._weight, self.hidden[places])
         tokens = jax.lax.axis_index("tp") * width + jnp.arange(width)
         # A comparison fuses with its neighbours; a one-hot array or a scatter would be stored.
-        return places, live, logits, tokens[None, :] == self._targets[places][:, None]
+        return places, mask, logits, tokens[None, :] == self._targets[places][:, None]
 
 
-def _nll(logits: Any, picked: Any, live: Any) -> tuple[Any, Any]:
+def _nll(logits: Any, picked: Any, mask: Any) -> tuple[Any, Any]:
     """Summed nll of a block and log of each row's softmax denominator, over the whole vocabulary."""
     top = jax.lax.pmax(jnp.max(logits, axis=-1), "tp")
     normalizer = top + jnp.log(jax.lax.psum(jnp.sum(jnp.exp(logits - top[:, None]), axis=-1), "tp"))
     own = jax.lax.psum(jnp.sum(jnp.where(picked, logits, 0), axis=-1), "tp")
-    return jnp.sum(jnp.where(live, normalizer - own, 0)), normalizer
+    return jnp.sum(jnp.where(mask, normalizer - own, 0)), normalizer

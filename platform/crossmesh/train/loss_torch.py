@@ -48,13 +48,13 @@ class _SummedNll(torch.autograd.Function):
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         for start in range(0, len(hidden), rows):
             chunk = slice(start, start + rows)
-            nll, slope = _block(hidden[chunk] @ compute.T, local[chunk], inside[chunk], softcap, group, to_hidden is not None)
+            nll, dlogits = _block(hidden[chunk] @ compute.T, local[chunk], inside[chunk], softcap, group, to_hidden is not None)
             total += nll
-            if to_hidden is not None and slope is not None:
-                slope = slope.to(compute.dtype)
-                torch.mm(slope, compute, out=to_hidden[chunk])
+            if to_hidden is not None and dlogits is not None:
+                dlogits = dlogits.to(compute.dtype)
+                torch.mm(dlogits, compute, out=to_hidden[chunk])
                 if to_weight is not None:
-                    to_weight += slope.T @ hidden[chunk]
+                    to_weight += dlogits.T @ hidden[chunk]
         if group and to_hidden is not None:
             dist.all_reduce(to_hidden, group=group)
         ctx.save_for_backward(to_hidden, to_weight)
@@ -71,10 +71,10 @@ def _block(
     raw: Tensor, local: Tensor, inside: Tensor, softcap: float, group: dist.ProcessGroup | None, training: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Summed nll of one block of logits, and its derivative by `raw` [rows, vocab] in float32. `raw` may be overwritten."""
-    scores, steepness = raw.float(), None
+    scores, softcap_grad = raw.float(), None
     if softcap:
         scores = scores.div_(softcap).tanh_()
-        steepness = 1 - scores.square() if training else None
+        softcap_grad = 1 - scores.square() if training else None
         scores.mul_(softcap)
     top = scores.amax(dim=1, keepdim=True)
     if group:
@@ -91,4 +91,4 @@ def _block(
     if not training:
         return nll, None
     scores.div_(sums[1][:, None]).scatter_add_(1, at, -inside[:, None].to(scores.dtype))
-    return nll, scores if steepness is None else scores.mul_(steepness)
+    return nll, scores if softcap_grad is None else scores.mul_(softcap_grad)

@@ -77,7 +77,7 @@ class Ranks:
 
     def sequences(self, count: int) -> slice:
         """This rank's of the `count` sequences of a micro-batch over the whole mesh."""
-        own = count // self.shape.batch_ways
+        own = count // self.shape.dp_size
         return slice(self.batch_way * own, (self.batch_way + 1) * own)
 
     def part(self, shape: tuple[int, ...], tp_axis: int | None) -> Part:

@@ -6,7 +6,7 @@ Ray Train's own retries stay off: it would start again after an error of the use
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from crossmesh.spec.training import RetrySpec
+from crossmesh.config.training import RetrySpec
 
 
 class FailureKind(Enum):

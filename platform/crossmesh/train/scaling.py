@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
-from crossmesh.spec.experiment import ExperimentSpec
 
 _CPU_UNITS = 10_000
 """Ray counts fractions of a CPU in ten-thousandths."""

@@ -5,7 +5,7 @@ Linear warm-up, then half a cosine down to `optim.final_fraction` of the peak.
 
 import math
 
-from crossmesh.spec.training import OptimSpec
+from crossmesh.config.training import OptimSpec
 
 
 def learning_rate(step: int, optim: OptimSpec) -> float:

@@ -16,11 +16,11 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.nn.functional import embedding
 
+from crossmesh.config.training import LORA_TARGETS
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.lora_masks_torch import LoraDropout
 from crossmesh.models.placement import row_parallel
 from crossmesh.models.targets import expand_targets
-from crossmesh.spec.training import LORA_TARGETS
 from crossmesh.train.ranks_torch import Ranks, SumOverRanks
 
 

@@ -13,9 +13,9 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 
 from crossmesh.cluster.nodes import QUIET_S, hosts_of, why_nodes_are_missing
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.hardware.hosts import SLICE_LABEL, hosts_by_slice, whole_slices
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.train.events import OnEvent, StageEvent
 from crossmesh.train.nodes import Node, is_created, nodes
 
@@ -27,7 +27,7 @@ _SETTLE_S = 60.0
 def usable(spec: ExperimentSpec, there: int) -> int:
     """The most slices up to `there` that the run may use and that divide its batch; 0: fewer than `mesh.least_dcn`."""
     possible = range(min(there, spec.mesh.dcn), spec.mesh.least_dcn - 1, -1)
-    own = spec.micro_batch * spec.mesh_shape.batch_ways // spec.mesh.dcn
+    own = spec.micro_batch * spec.mesh_shape.dp_size // spec.mesh.dcn
     return next((slices for slices in possible if spec.batch.size % (own * slices) == 0), 0)
 
 

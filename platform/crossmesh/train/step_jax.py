@@ -1,7 +1,7 @@
 """One optimizer step and one loss on JAX: pure functions of arrays, to be jitted by the backend and by a planner alike.
 
 What trials vary without changing the program (learning rate, warm-up, weight decay, clipping norm, seed) comes in as values. A batch is
-padded to the most micro-batches that a step can have and says how many are live, so that every batch of one width runs the one program.
+padded to the most micro-batches that a step can have and says how many are real, so that every batch of one width runs the one program.
 A step with micro-batches of several widths is taken in parts: `accumulate` for each width, then `finish`.
 """
 
@@ -16,9 +16,9 @@ import numpy as np
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from crossmesh.config.training import OptimSpec
 from crossmesh.models.lora_masks import step_key
-from crossmesh.models.tunix_jax import Structure, hidden_states, output_weight
-from crossmesh.spec.training import OptimSpec
+from crossmesh.models.tunix_jax import AbstractModel, hidden_states, output_weight
 from crossmesh.train.loss_jax import LossHead, summed_nll
 
 BATCH_DTYPES = {"tokens": np.int32, "loss_mask": np.bool_, "positions": np.int32, "segment_ids": np.int32, "row_keys": np.uint32}
@@ -31,7 +31,7 @@ Batch = Mapping[str, Any]
 class Program:
     """What a step is compiled for."""
 
-    structure: Structure
+    structure: AbstractModel
     head: LossHead
     dropout: bool
     beta1: float
@@ -47,7 +47,7 @@ class Program:
         return jax.tree.map(lambda change, value: change + weight_decay * value, update, trained), moments
 
 
-def knobs_of(optim: OptimSpec, seed: int, rate: float, step: int) -> dict[str, Any]:
+def step_hyperparameters(optim: OptimSpec, seed: int, rate: float, step: int) -> dict[str, Any]:
     """The values of a step that no program depends on."""
     return {
         "rate": np.float32(rate),
@@ -57,14 +57,16 @@ def knobs_of(optim: OptimSpec, seed: int, rate: float, step: int) -> dict[str, A
     }
 
 
-def train_step(program: Program, trained: Any, moments: Any, frozen: Any, batch: Batch, live: Any, knobs: Mapping[str, Any]) -> Any:
-    """One AdamW step on the mean loss of the `live` micro-batches: new trained state, new moments, loss, gradient norm before clipping."""
+def train_step(
+    program: Program, trained: Any, moments: Any, frozen: Any, batch: Batch, micro_batches: Any, hyperparameters: Mapping[str, Any]
+) -> Any:
+    """One AdamW step on the mean loss of the first `micro_batches`: new trained state, new moments, loss, gradient norm before clipping."""
     total = _loss_tokens(batch)
     if batch["tokens"].shape[0] == 1:
-        loss, gradient = _gradient_of(program, trained, frozen, batch, total, knobs, 0)
+        loss, gradient = _gradient_of(program, trained, frozen, batch, total, hyperparameters, 0)
     else:
-        loss, gradient = accumulate(program, no_gradient(trained), trained, frozen, batch, live, total, knobs)
-    return finish(program, trained, moments, gradient, loss, knobs)
+        loss, gradient = accumulate(program, no_gradient(trained), trained, frozen, batch, micro_batches, total, hyperparameters)
+    return finish(program, trained, moments, gradient, loss, hyperparameters)
 
 
 def no_gradient(trained: Any) -> Any:
@@ -73,31 +75,33 @@ def no_gradient(trained: Any) -> Any:
 
 
 def accumulate(
-    program: Program, sums: Any, trained: Any, frozen: Any, batch: Batch, live: Any, total: Any, knobs: Mapping[str, Any]
+    program: Program, sums: Any, trained: Any, frozen: Any, batch: Batch, micro_batches: Any, total: Any, hyperparameters: Mapping[str, Any]
 ) -> Any:
-    """`sums` of loss and gradient, and those of the `live` micro-batches of `batch`, in a step that has `total` loss tokens."""
+    """`sums` of loss and gradient, and those of the first `micro_batches` of `batch`, in a step that has `total` loss tokens."""
 
     def add(index: Any, sums: Any) -> Any:
-        return jax.tree.map(jnp.add, sums, _gradient_of(program, trained, frozen, batch, total, knobs, index))
+        return jax.tree.map(jnp.add, sums, _gradient_of(program, trained, frozen, batch, total, hyperparameters, index))
 
-    return jax.lax.fori_loop(0, live, add, sums)
+    return jax.lax.fori_loop(0, micro_batches, add, sums)
 
 
-def finish(program: Program, trained: Any, moments: Any, gradient: Any, loss: Any, knobs: Mapping[str, Any]) -> Any:
+def finish(program: Program, trained: Any, moments: Any, gradient: Any, loss: Any, hyperparameters: Mapping[str, Any]) -> Any:
     """AdamW's update by the gradient of a whole step; returns what `train_step` does."""
     norm = optax.global_norm(gradient)
     if program.clip:
-        gradient = jax.tree.map(lambda one: one * jnp.minimum(1, knobs["clip_norm"] / norm), gradient)
-    update, moments = program.update(gradient, moments, trained, knobs["weight_decay"])
-    return jax.tree.map(lambda value, change: value - knobs["rate"] * change, trained, update), moments, loss, norm
+        gradient = jax.tree.map(lambda one: one * jnp.minimum(1, hyperparameters["clip_norm"] / norm), gradient)
+    update, moments = program.update(gradient, moments, trained, hyperparameters["weight_decay"])
+    return jax.tree.map(lambda value, change: value - hyperparameters["rate"] * change, trained, update), moments, loss, norm
 
 
 def _gradient_of(
-    program: Program, trained: Any, frozen: Any, batch: Batch, total: Any, knobs: Mapping[str, Any], index: Any
+    program: Program, trained: Any, frozen: Any, batch: Batch, total: Any, hyperparameters: Mapping[str, Any], index: Any
 ) -> tuple[Any, Any]:
     """Loss of micro-batch `index` as its part of the step's mean, and its gradient."""
     micro = {name: array[index] for name, array in batch.items()}
-    found: tuple[Any, Any] = jax.value_and_grad(lambda values: summed_loss(program, values, frozen, micro, knobs["masks"]) / total)(trained)
+    found: tuple[Any, Any] = jax.value_and_grad(
+        lambda values: summed_loss(program, values, frozen, micro, hyperparameters["masks"]) / total
+    )(trained)
     return found
 
 
@@ -129,13 +133,13 @@ def jitted_parts(program: Program, trained: Any, moments: Any, mesh: Any) -> Par
     )
 
 
-def mean_loss(program: Program, trained: Any, frozen: Any, batch: Batch, live: Any) -> Any:
-    """Mean loss of the `live` micro-batches, without dropout."""
+def mean_loss(program: Program, trained: Any, frozen: Any, batch: Batch, micro_batches: Any) -> Any:
+    """Mean loss of the first `micro_batches`, without dropout."""
 
     def body(index: Any, sum_: Any) -> Any:
         return sum_ + summed_loss(program, trained, frozen, {name: array[index] for name, array in batch.items()}, None)
 
-    return jax.lax.fori_loop(0, live, body, jnp.float32(0)) / _loss_tokens(batch)
+    return jax.lax.fori_loop(0, micro_batches, body, jnp.float32(0)) / _loss_tokens(batch)
 
 
 def summed_loss(program: Program, trained: Any, frozen: Any, micro: Batch, key: Any) -> Any:

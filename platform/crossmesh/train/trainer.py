@@ -10,13 +10,13 @@ from typing import Any
 from crossmesh.errors import InputError
 from crossmesh.files import write_json
 from crossmesh.hardware.emulation import emulating
-from crossmesh.train.assignment import Assignment
 from crossmesh.train.retry import Failure, FailureKind
 from crossmesh.train.scaling import Scaling, scaling
+from crossmesh.train.train_job import TrainJob
 from crossmesh.train.worker import LOOP_KEY, system_metrics, train_loop_per_worker
 
 
-def fit(assignment: Assignment) -> Failure | None:
+def fit(job: TrainJob) -> Failure | None:
     """Run the attempt under Ray Train and return when its workers have ended: what failed, or None.
 
     Raises `InputError` when the cluster can never have what the workers ask for.
@@ -25,19 +25,19 @@ def fit(assignment: Assignment) -> Failure | None:
     from ray.train.v2._internal.exceptions import InsufficientClusterResourcesError
     from ray.train.v2.api.exceptions import TrainingFailedError
 
-    workers = scaling(assignment.placed)
-    trainer, framework = _trainer(assignment.spec.backend_name, workers)
+    workers = scaling(job.placed)
+    trainer, framework = _trainer(job.spec.backend_name, workers)
     start = time.monotonic()
     try:
         trainer(
             train_loop_per_worker=run_worker,
-            train_loop_config={LOOP_KEY: assignment},
+            train_loop_config={LOOP_KEY: job},
             scaling_config=ScalingConfig(**workers.ray_arguments),
             # Ray's own bookkeeping of a run: one folder an attempt, because it refuses to start on a damaged one. Retrying is the driver's,
             # of every kind: Ray would start a group that cannot start again without end, and each try leaves a slice reserved.
             run_config=RunConfig(
                 name="train",
-                storage_path=str(assignment.attempt / "ray"),
+                storage_path=str(job.attempt / "ray"),
                 failure_config=FailureConfig(max_failures=0, controller_failure_limit=0, max_preemption_failures=0),
             ),
             **framework,
@@ -45,16 +45,16 @@ def fit(assignment: Assignment) -> Failure | None:
     except TrainingFailedError as error:
         if isinstance(getattr(error, "controller_failure", None), InsufficientClusterResourcesError):
             raise InputError(
-                f"hardware.name={assignment.spec.hardware.name!r} asks for {workers.num_workers} workers with "
+                f"hardware.name={job.spec.hardware.name!r} asks for {workers.num_workers} workers with "
                 f"{workers.resources_per_worker} each, more than the cluster can grow to. Choose other hardware, or add its node type "
                 "to the cluster (cluster.yaml)."
             ) from error
         return Failure(_kind(error), str(error))
-    write_json(assignment.fitted, {"seconds": time.monotonic() - start})
+    write_json(job.fitted, {"seconds": time.monotonic() - start})
     return None
 
 
-def run_worker(config: Mapping[str, Assignment]) -> None:
+def run_worker(config: Mapping[str, TrainJob]) -> None:
     """Write down where this worker is, for the driver to look after its node, train, and write down how long that took."""
     import ray
     from ray.train import get_context

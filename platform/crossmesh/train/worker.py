@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TextIO
 
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.data.batches import PackedBatch
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.packing import build_batch, plan_steps
@@ -19,21 +20,20 @@ from crossmesh.data.sources import load_rows
 from crossmesh.errors import CrossmeshError
 from crossmesh.files import write_json, write_text
 from crossmesh.models.serving_defaults import ServingDefaults
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.load import LoadMeter
 from crossmesh.track.system import Values, sampling
-from crossmesh.train.assignment import Assignment
 from crossmesh.train.backend import Backend, FloatArray, TrainingSetup
 from crossmesh.train.events import Event, LoadEvent, StageEvent, StepEvent, SystemEvent, to_json
 from crossmesh.train.interruptions import interruptions
 from crossmesh.train.loop import Interruption, Plan, run
+from crossmesh.train.train_job import TrainJob
 from crossmesh.train.trained import write_trained
 
-LOOP_KEY = "assignment"
-"""Key of the `Assignment` in Ray Train's loop configuration."""
+LOOP_KEY = "job"
+"""Key of the `TrainJob` in Ray Train's loop configuration."""
 
 
-def train_loop_per_worker(config: Mapping[str, Assignment]) -> None:
+def train_loop_per_worker(config: Mapping[str, TrainJob]) -> None:
     """Run one attempt; Ray Train calls this in every worker.
 
     A `CrossmeshError` is written down for the driver, anything else as a traceback. With several workers both are raised as well, so that
@@ -41,29 +41,29 @@ def train_loop_per_worker(config: Mapping[str, Assignment]) -> None:
     """
     from ray.train import get_context
 
-    assignment, context = config[LOOP_KEY], get_context()
+    job, context = config[LOOP_KEY], get_context()
     alone = context.get_world_size() == 1
     try:
-        with interruptions(assignment.stop) as interruption, assignment.events.open("a", encoding="utf-8") as stream:
-            _train(assignment, context.get_world_rank(), stream, interruption)
+        with interruptions(job.stop) as interruption, job.events.open("a", encoding="utf-8") as stream:
+            _train(job, context.get_world_rank(), stream, interruption)
     except CrossmeshError as error:
-        write_json(assignment.error, {"exit_code": error.exit_code, "message": str(error)})
+        write_json(job.error, {"exit_code": error.exit_code, "message": str(error)})
         if not alone:
             raise
     except BaseException:
-        if not assignment.traceback.exists():  # The first to fail says why; the others fail in a collective after it.
-            write_text(assignment.traceback, traceback.format_exc())
+        if not job.traceback.exists():  # The first to fail says why; the others fail in a collective after it.
+            write_text(job.traceback, traceback.format_exc())
         raise
 
 
 @contextmanager
-def system_metrics(assignment: Assignment, node: int, local_rank: int) -> Iterator[None]:
+def system_metrics(job: TrainJob, node: int, local_rank: int) -> Iterator[None]:
     """While the block runs, write down what this node is busy with; the first of its workers does that for all."""
-    if local_rank or not assignment.spec.tracking.system_metrics:
+    if local_rank or not job.spec.tracking.system_metrics:
         yield
         return
-    assignment.system.mkdir(exist_ok=True)
-    with (assignment.system / f"{node}.jsonl").open("a", encoding="utf-8") as stream:
+    job.system.mkdir(exist_ok=True)
+    with (job.system / f"{node}.jsonl").open("a", encoding="utf-8") as stream:
 
         def write(values: Values) -> None:
             stream.write(json.dumps(to_json(SystemEvent(f"node_{node}", time.time(), values))) + "\n")
@@ -73,9 +73,9 @@ def system_metrics(assignment: Assignment, node: int, local_rank: int) -> Iterat
             yield
 
 
-def _train(assignment: Assignment, rank: int, stream: TextIO, interruption: Callable[[], Interruption | None]) -> None:
+def _train(job: TrainJob, rank: int, stream: TextIO, interruption: Callable[[], Interruption | None]) -> None:
     """Train and export; the leading worker tells its events to `stream`. `rank` is Ray's, until the backend has its own."""
-    spec, model = assignment.placed, assignment.model
+    spec, model = job.placed, job.model
     backend = make_backend(spec)
 
     def leads() -> bool:
@@ -93,25 +93,25 @@ def _train(assignment: Assignment, rank: int, stream: TextIO, interruption: Call
 
     emit(StageEvent("reading the data"))
     tokenizer = ChatTokenizer(model.path, spec.data.template_date)
-    data = load_rows(spec.data, tokenizer, assignment.cache)
+    data = load_rows(spec.data, tokenizer, job.cache)
     plans = plan_steps([len(row.tokens) for row in data.rows], spec)
-    sequences = spec.micro_batch * spec.mesh_shape.batch_ways
+    sequences = spec.micro_batch * spec.mesh_shape.dp_size
 
     def batch_of(step: int) -> PackedBatch:
         return build_batch(plans[step], data.rows, sequences, spec.sequence_length, tokenizer.pad_id)
 
     if leads():
-        assignment.diverged.unlink(missing_ok=True)
-    start = assignment.start.folder if assignment.start else None
-    setup = TrainingSetup.of(spec, model.path, assignment.cache / "compiled", start)
+        job.diverged.unlink(missing_ok=True)
+    init_adapter = job.init_adapter.folder if job.init_adapter else None
+    setup = TrainingSetup.of(spec, model.path, job.cache / "compiled", init_adapter)
     plan = Plan(
         spec.optim.last_step,
         spec.checkpoint.every_steps,
-        assignment.diverged,
+        job.diverged,
         spec.checkpoint.every_minutes,
-        missing_slices=assignment.spec.mesh.dcn - spec.mesh.dcn,
+        missing_slices=job.spec.mesh.dcn - spec.mesh.dcn,
     )
-    done = run(backend, setup, batch_of, plan, assignment.checkpoints(data.digest), emit, interruption)
+    done = run(backend, setup, batch_of, plan, job.checkpoints(data.digest), emit, interruption)
     if load := meter.read():
         emit(LoadEvent(load))
     if done.ended == "finished":
@@ -120,25 +120,25 @@ def _train(assignment: Assignment, rank: int, stream: TextIO, interruption: Call
         if leads():
             date = tokenizer.template_date if tokenizer.template.uses_date else ""
             serving = ServingDefaults.of(unserved_stops(data, model.path, tokenizer), date, data.template_kwargs)
-            _write_result(assignment, arrays, serving, data.digest, done.history)
+            _write_result(job, arrays, serving, data.digest, done.history)
     elif done.ended == "preempted" and leads():
-        assignment.preempted.touch()
+        job.preempted.touch()
 
 
 def _write_result(
-    assignment: Assignment,
+    job: TrainJob,
     arrays: dict[str, FloatArray],
     serving: ServingDefaults,
     data_digest: str,
     history: tuple[StepEvent, ...],
 ) -> None:
     result = {
-        "identity": assignment.identity,
+        "identity": job.identity,
         "data_digest": data_digest,
-        "adapter_digest": write_trained(assignment, arrays, serving),
+        "adapter_digest": write_trained(job, arrays, serving),
         "history": [asdict(event) for event in history],
     }
-    write_json(assignment.result, result)
+    write_json(job.result, result)
 
 
 def make_backend(spec: ExperimentSpec) -> Backend:

@@ -9,15 +9,15 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import ModelSpec
 from crossmesh.console import Console
 from crossmesh.errors import require
 from crossmesh.hardware.devices import Cpu
 from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.engine import engine_settings
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import ModelSpec
 from crossmesh.sweep.trial import cache_folder
-from crossmesh.verify.checks import UNSAID
+from crossmesh.verify.checks import PLACEHOLDER_MODEL
 from crossmesh.verify.process import measure
 from crossmesh.verify.random_adapters import write_random_adapter
 from crossmesh.verify.result import CheckResult, Limit
@@ -52,7 +52,7 @@ def verify_adapters(spec: ExperimentSpec, folder: Path, console: Console, sizes:
     require(isinstance(spec.hardware.slice.device, Cpu), "hardware.name", spec.hardware.name, "cpu in this check")
     require(spec.model.dtype == "float32", "model.dtype", spec.model.dtype, "float32 in this check: it compares tokens")
     require(not spec.lora.full, "lora.rank", spec.lora.rank, "a positive number in this check: the rank of its adapters")
-    model = ModelSpec() if spec.model == UNSAID else spec.model
+    model = ModelSpec() if spec.model == PLACEHOLDER_MODEL else spec.model
     with console.stage(f"model: {model.weights}") as stage:
         wanted = {"models": {"base": (model.family, model.weights)}, "cache": str(cache_folder(spec))}
         found = measure("train/torch", "fetch_models", wanted, folder / "model.log", stage)["base"]

@@ -6,15 +6,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import ModelSpec
 from crossmesh.console import Console
 from crossmesh.errors import require, require_choice
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import ModelSpec
 from crossmesh.verify.result import CheckResult
 
 Check = Callable[[ExperimentSpec, Path, Console], CheckResult]
 
-UNSAID = ModelSpec("llama", "random://tiny_llama@0")
+PLACEHOLDER_MODEL = ModelSpec("llama", "random://tiny_llama@0")
 """What `conf/experiment/verify.yaml` gives, when the command line names neither model nor experiment: a check then takes its own models."""
 
 CHECKS = (

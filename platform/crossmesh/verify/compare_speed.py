@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.console import Console
 from crossmesh.environments import python_path
 from crossmesh.errors import CrossmeshError
 from crossmesh.files import digest_file
 from crossmesh.installation import job_command
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.sweep.runs import STATE_ARTIFACT
 from crossmesh.sweep.state import DONE, Point, SweepState, sweeps_folder, write_state
 from crossmesh.track.tracker import Tracker

@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from crossmesh.adapters.continuing import check_start, modules_of
+from crossmesh.adapters.init_adapter import check_start, modules_of
 from crossmesh.adapters.initial import FloatArray
 from crossmesh.adapters.merge import merge
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import OpenAdapter, adapter_digest, open_adapter, store_adapter, write_serving_adapter
 from crossmesh.adapters.sources import find_adapter
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import LoraSpec, ModelSpec
 from crossmesh.console import Console
 from crossmesh.errors import CrossmeshError, InputError, require
 from crossmesh.models.architecture import Architecture
@@ -28,10 +30,8 @@ from crossmesh.models.lora import largest_rank, lora_modules
 from crossmesh.models.probe import probe_tokens
 from crossmesh.models.random_weights import architecture_config, architecture_names
 from crossmesh.models.stores import LocalStore
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import LoraSpec, ModelSpec
 from crossmesh.track.tracker import Tracker
-from crossmesh.verify.checks import UNSAID
+from crossmesh.verify.checks import PLACEHOLDER_MODEL
 from crossmesh.verify.exchange_figures import agreement, logprob_difference
 from crossmesh.verify.exchange_proof import keep_proof
 from crossmesh.verify.process import measure
@@ -104,7 +104,7 @@ def verify_exchange(spec: ExperimentSpec, folder: Path, console: Console) -> Che
     Raises `InputError` for full fine-tuning (there is no adapter), and for an adapter that is not of this base.
     """
     require(not spec.lora.full, "lora.rank", spec.lora.rank, "a positive rank in this check: it is about adapters")
-    every = spec.model == UNSAID and not spec.lora.adapter
+    every = spec.model == PLACEHOLDER_MODEL and not spec.lora.adapter
     models = tiny_models() if every else {"model": spec.model}
     with console.stage("models") as stage:
         request = {
@@ -293,7 +293,7 @@ def _of_all(judged: Mapping[str, tuple[list[Limit], dict[str, Any]]]) -> CheckRe
     for name, (limits, _) in judged.items():
         for limit in limits:
             known = worst.get(limit.name)
-            # A value that is no number is worst of all.
+            # A value that is not a number is worst of all.
             if known is None or (limit.worst < known[0].worst if limit.at_least else not limit.worst <= known[0].worst):
                 worst[limit.name] = (replace(limit), name)
     figures: dict[str, Any] = {name: figures for name, (_, figures) in judged.items()}

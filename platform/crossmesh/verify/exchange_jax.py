@@ -7,16 +7,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from crossmesh.adapters.continuing import first_values, modules_of
 from crossmesh.adapters.convert import to_peft, to_qwix
+from crossmesh.adapters.init_adapter import first_values, modules_of
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import read_adapter, store_adapter
+from crossmesh.config.training import LoraSpec
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models import tunix_jax
 from crossmesh.models.families import read_architecture
-from crossmesh.models.layers_jax import Settings
+from crossmesh.models.layers_jax import ModelConfig
 from crossmesh.models.lora import targets_of
-from crossmesh.spec.training import LoraSpec
 from crossmesh.verify.exchange_figures import FloatArray, IntArray, module_errors, worst_of
 from crossmesh.verify.measure import Progress
 from crossmesh.verify.process import Request, answer, by_model
@@ -38,7 +38,7 @@ def _measure(paths: dict[str, str], dtype: str) -> dict[str, Any]:
     architecture = read_architecture(model)
     modules = modules_of(LoraSpec(), adapter, architecture)
     targets = targets_of(modules)
-    structure = tunix_jax.build(architecture, Settings(dtype), LoraSpec(), modules)
+    structure = tunix_jax.build(architecture, ModelConfig(dtype), LoraSpec(), modules)
     mesh = tunix_jax.device_mesh(MeshShape(1, 1, 1))
     _, base = tunix_jax.load_weights(structure, model, mesh)
     arrays = to_qwix(first_values(LoraSpec(), adapter, modules), targets)

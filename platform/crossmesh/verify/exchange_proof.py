@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from crossmesh.adapters.proof import PROOF_ARTIFACT, PROOF_FILE, TAG_PROOF
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.files import write_json
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.sender import TAG_VERSION, registered_name
 from crossmesh.track.tracker import Tracker
 from crossmesh.verify.result import CheckResult

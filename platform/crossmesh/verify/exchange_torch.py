@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from peft import PeftModel
 
+from crossmesh.config.training import default_torch_kernel
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import read_architecture
 from crossmesh.models.hf_torch import DTYPES, hidden_states, load_base, logits, model_inputs
-from crossmesh.spec.training import default_torch_kernel
 from crossmesh.verify.exchange_figures import FloatArray, IntArray, greedy_gap
 from crossmesh.verify.measure import Progress
 from crossmesh.verify.process import Request, answer, by_model

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from crossmesh.config.training import ModelSpec
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.training import ModelSpec
 from crossmesh.verify.measure import Progress
 from crossmesh.verify.process import Request, answer
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from crossmesh.config.training import OptimSpec
 from crossmesh.data.batches import PackedBatch
-from crossmesh.spec.training import OptimSpec
 from crossmesh.train.backend import Backend, TrainingSetup
 
 Arrays = dict[str, npt.NDArray[np.float32]]

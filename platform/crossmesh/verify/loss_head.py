@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.console import Console
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.verify.process import measure
 from crossmesh.verify.result import CheckResult, Limit
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec
+from crossmesh.config.training import BackendSpec, BatchSpec, CheckpointSpec, DataSpec, ModelSpec, OptimSpec, PackingSpec
 from crossmesh.console import Stage
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.packing import build_batch, plan_steps
 from crossmesh.data.sources import load_rows
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.training import BackendSpec, BatchSpec, CheckpointSpec, DataSpec, ModelSpec, OptimSpec, PackingSpec
 from crossmesh.sweep.trial import cache_folder, fetch, prepare, run_trial
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import Event, StepEvent
@@ -87,5 +87,5 @@ def _building_s(spec: ExperimentSpec, model: Path, count: int) -> float:
     plans = plan_steps([len(row.tokens) for row in rows], spec)[-count:]
     start = time.perf_counter()
     for plan in plans:
-        build_batch(plan, rows, spec.micro_batch * spec.mesh_shape.batch_ways, spec.sequence_length, tokenizer.pad_id)
+        build_batch(plan, rows, spec.micro_batch * spec.mesh_shape.dp_size, spec.sequence_length, tokenizer.pad_id)
     return time.perf_counter() - start

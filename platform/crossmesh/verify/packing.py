@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import BACKENDS, ModelSpec
 from crossmesh.console import Console
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BACKENDS, ModelSpec
 from crossmesh.sweep.trial import cache_folder
 from crossmesh.verify.packing_speed import SpeedSizes
 from crossmesh.verify.process import measure

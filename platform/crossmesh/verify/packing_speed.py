@@ -11,11 +11,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import COMPILES, BackendSpec, BatchSpec, DataSpec, LoraSpec, OptimSpec, PackingSpec
 from crossmesh.data.batches import PackedBatch, Row
 from crossmesh.data.packing import StepPlan, build_batch, packing_efficiency, plan_steps
 from crossmesh.models.families import read_architecture
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import COMPILES, BackendSpec, BatchSpec, DataSpec, LoraSpec, OptimSpec, PackingSpec
 from crossmesh.train.backend import Backend, TrainingSetup
 from crossmesh.train.worker import make_backend
 from crossmesh.verify.differences import distance, loss_differences

@@ -6,13 +6,13 @@ What compiles is `plan/compiled.py`; here is only what is compared, and the boun
 from dataclasses import asdict
 from pathlib import Path
 
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.plan.compiled import TpuCompiler
 from crossmesh.plan.figures import Compiled
 from crossmesh.plan.point import training_point
 from crossmesh.plan.store import Store
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.verify.result import CheckResult, Limit
 
 MEMORY_BOUND = 0.03

@@ -25,7 +25,7 @@ class Limit:
 
     @property
     def passed(self) -> bool:
-        """Whether the worst value keeps the bound; a value that is no number does not."""
+        """Whether the worst value keeps the bound; a value that is not a number does not."""
         return self.worst >= self.bound if self.at_least else self.worst <= self.bound
 
 

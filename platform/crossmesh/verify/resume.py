@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import TrackingSpec
+from crossmesh.config.training import BACKENDS, BackendSpec, BatchSpec, CheckpointSpec, DataSpec, ModelSpec, OptimSpec, PackingSpec
 from crossmesh.console import Console, Stage
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import TrackingSpec
-from crossmesh.spec.training import BACKENDS, BackendSpec, BatchSpec, CheckpointSpec, DataSpec, ModelSpec, OptimSpec, PackingSpec
 from crossmesh.train.events import Event, StepEvent, WarningEvent
 from crossmesh.verify.result import CheckResult, Limit
 from crossmesh.verify.resume_job import TrainingJob, flip_a_bit, step_of

@@ -10,7 +10,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from crossmesh.cluster.session import ray_session
-from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.sweep.trial import fetch, prepare, run_trial
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import to_json

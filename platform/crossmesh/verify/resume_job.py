@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec
 from crossmesh.environments import package_root
 from crossmesh.errors import CrossmeshError
-from crossmesh.leftovers import end_processes, processes_of
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec
+from crossmesh.ray_cleanup import end_processes, processes_of
 from crossmesh.train.events import Event, from_json
 from crossmesh.verify.resume_driver import SPEC_FILE
 

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from transformers import TrainerCallback
 
+from crossmesh.config.training import LoraSpec
 from crossmesh.data.batches import PackedBatch
-from crossmesh.spec.training import LoraSpec
 from crossmesh.verify.differences import loss_differences
 from crossmesh.verify.measure import Progress, ratio
 from crossmesh.verify.process import Request, answer

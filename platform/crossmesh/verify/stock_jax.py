@@ -22,6 +22,7 @@ from tunix.sft.peft_trainer import PeftTrainer, TrainingConfig, _default_loss_fn
 
 from crossmesh.adapters.convert import to_peft, to_qwix
 from crossmesh.adapters.initial import initial_lora
+from crossmesh.config.training import LoraSpec
 from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
@@ -30,7 +31,6 @@ from crossmesh.models.llama_jax import llama_config
 from crossmesh.models.lora import lora_modules, targets_of
 from crossmesh.models.model_files import tensor_files
 from crossmesh.models.targets import all_weights
-from crossmesh.spec.training import LoraSpec
 
 _THETA = 1_000_000.0
 """The rotary base that Tunix 0.1.7 computes every Llama with."""

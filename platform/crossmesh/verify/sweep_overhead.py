@@ -12,11 +12,11 @@ from typing import Any
 
 from crossmesh.cluster.calls import call_worker
 from crossmesh.cluster.session import ray_session
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec
+from crossmesh.config.training import BackendSpec, BatchSpec, DataSpec, ModelSpec, OptimSpec, RtlSpec
 from crossmesh.console import Console, Stage
 from crossmesh.files import read_json
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.training import BackendSpec, BatchSpec, DataSpec, ModelSpec, OptimSpec, RtlSpec
 from crossmesh.sweep.training import Training
 from crossmesh.sweep.work import Hooks
 from crossmesh.track.tracker import Tracker

@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from crossmesh.console import Stage
-from crossmesh.files import digest_text, write_json
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.fingerprint import (
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.fingerprint import (
     TRAINED_RECORD,
     Record,
     ScienceFacts,
@@ -30,8 +28,10 @@ from crossmesh.spec.fingerprint import (
     trained_record,
     trial_identity,
 )
-from crossmesh.spec.services import StorageSpec, TrackingSpec
-from crossmesh.spec.training import HardwareSpec, MeshSpec
+from crossmesh.config.services import StorageSpec, TrackingSpec
+from crossmesh.config.training import HardwareSpec, MeshSpec
+from crossmesh.console import Stage
+from crossmesh.files import digest_text, write_json
 from crossmesh.track.client import tracking_place
 from crossmesh.track.flatten import flatten
 from crossmesh.track.provenance import gather_provenance

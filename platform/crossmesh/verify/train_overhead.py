@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.cluster.session import ray_session
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import BACKENDS, ModelSpec
 from crossmesh.console import Console, Stage
 from crossmesh.models.weights import fetch_model
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BACKENDS, ModelSpec
 from crossmesh.sweep.trial import cache_folder
 from crossmesh.verify.overhead_run import outside_share
 from crossmesh.verify.process import measure

@@ -11,17 +11,17 @@ from typing import Any
 from crossmesh.adapters.initial import initial_lora
 from crossmesh.adapters.peft_format import read_adapter
 from crossmesh.cluster.session import ray_session
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import ATTENTIONS, AUTO, BACKENDS, BackendSpec, ModelSpec
 from crossmesh.console import Console
 from crossmesh.errors import require
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import read_architecture
 from crossmesh.models.lora import lora_modules, targets_of
 from crossmesh.models.weights import ModelFolder
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import ATTENTIONS, AUTO, BACKENDS, BackendSpec, ModelSpec
 from crossmesh.sweep.trial import fetch
 from crossmesh.train.launch import TrainResult, check_trainable, train
-from crossmesh.verify.checks import UNSAID
+from crossmesh.verify.checks import PLACEHOLDER_MODEL
 from crossmesh.verify.differences import (
     Arrays,
     distance,
@@ -102,7 +102,7 @@ def compare(spec: ExperimentSpec, architecture: Architecture, runs: dict[str, Tr
 
 def cases(spec: ExperimentSpec) -> dict[str, ExperimentSpec]:
     """The spec itself; without a model of its own the family that is furthest from the default as well, with dropout."""
-    if spec.model != UNSAID:
+    if spec.model != PLACEHOLDER_MODEL:
         return {spec.model.family: spec}
     dropout = spec.lora.dropout or _DROPOUT
     return {"llama": spec, "gemma4": replace(spec, model=_FURTHEST, lora=replace(spec.lora, dropout=dropout))}

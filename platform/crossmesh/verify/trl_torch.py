@@ -15,11 +15,11 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 
 from crossmesh.adapters.initial import initial_lora
+from crossmesh.config.training import LoraSpec
 from crossmesh.data.batches import Row
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.models.families import read_architecture
 from crossmesh.models.lora import lora_modules
-from crossmesh.spec.training import LoraSpec
 from crossmesh.verify.work import DECAY, RATE
 
 IGNORED = -100

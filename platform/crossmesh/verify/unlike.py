@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.cluster.session import ray_session
+from crossmesh.config.evaluation import EvalSpec
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import DataSpec, RtlSpec
 from crossmesh.console import Console
 from crossmesh.evaluate.harness import JudgedTask, open_task
 from crossmesh.evaluate.judge import limits_of
 from crossmesh.evaluate.judging import judge_record
 from crossmesh.report.comparable import compare
 from crossmesh.report.variants import RunRecord, Variant
-from crossmesh.spec.evaluation import EvalSpec
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import DataSpec, RtlSpec
 from crossmesh.track.tracker import Tracker
 from crossmesh.verify.result import CheckResult, Limit
 from crossmesh.verify.unlike_case import Case, scopes

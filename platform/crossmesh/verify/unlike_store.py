@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from crossmesh.config.fingerprint import TRAINED_RECORD, digest_of, identity_of_digests
 from crossmesh.console import Console
 from crossmesh.environments import python_path
 from crossmesh.errors import InputError
 from crossmesh.report.comparable import compare
 from crossmesh.report.stored import stored_variants
-from crossmesh.spec.fingerprint import TRAINED_RECORD, digest_of, identity_of_digests
 from crossmesh.track.tracked_run import TAG_IDENTITY, TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED
 from crossmesh.track.tracker import Tracker
 from crossmesh.verify.unlike_case import Case, scopes

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import BackendSpec, BatchSpec, DataSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.models.weights import ModelFolder
 from crossmesh.report.comparable import compare
 from crossmesh.report.stored import stored_variants
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BackendSpec, BatchSpec, DataSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.sweep.trial import Prepared, fetch, prepare, run_trial
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.launch import check_trainable
-from crossmesh.verify.checks import UNSAID
+from crossmesh.verify.checks import PLACEHOLDER_MODEL
 from crossmesh.verify.differences import loss_differences
 from crossmesh.verify.unlike_case import NOWHERE, Case, scopes
 
@@ -46,7 +46,7 @@ def tiny_spec(spec: ExperimentSpec, folder: Path) -> ExperimentSpec:
     rows.write_text("".join(json.dumps(row) + "\n" for row in asked), encoding="utf-8")
     return ExperimentSpec(
         name="unlike",
-        model=UNSAID,
+        model=PLACEHOLDER_MODEL,
         data=DataSpec(source=str(rows), max_length=_LENGTH),
         lora=LoraSpec(rank=4, dropout=_DROPOUT),
         optim=OptimSpec(steps=STEPS, learning_rate=_RATE),

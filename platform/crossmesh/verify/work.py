@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.serving import ServeSpec
+from crossmesh.config.training import BackendSpec, BatchSpec, DataSpec, LoraSpec, OptimSpec, PackingSpec
 from crossmesh.data.batches import PackedBatch
 from crossmesh.data.packing import build_batch, plan_steps
 from crossmesh.models.families import read_architecture
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.serving import ServeSpec
-from crossmesh.spec.training import BackendSpec, BatchSpec, DataSpec, LoraSpec, OptimSpec, PackingSpec
 from crossmesh.train.backend import Backend, TrainingSetup
 from crossmesh.train.worker import make_backend
 from crossmesh.verify.rows import paper_lengths, random_rows

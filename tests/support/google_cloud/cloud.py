@@ -35,7 +35,7 @@ class Hosts(Protocol):
         """Bring the machine up, so that SSH reaches it."""
 
     def stop(self, machine: Machine) -> None:
-        """End it with everything that runs on it; one that was never up is no error."""
+        """End it with everything that runs on it; one that was never up is not an error."""
 
 
 class NoHosts:

@@ -109,9 +109,9 @@ def _wrong_text(value: str, known: Mapping[str, Any], name: str) -> Iterator[str
     if "enum" in known and value not in known["enum"]:
         yield f"{name}={value!r} is not one of {known['enum']}"
     if known["type"] == "boolean" and value not in ("true", "false"):
-        yield f"{name}={value!r} is no boolean"
+        yield f"{name}={value!r} is not a boolean"
     if known["type"] in ("integer", "number") and not re.fullmatch(r"-?\d+(\.\d+)?", value):
-        yield f"{name}={value!r} is no number"
+        yield f"{name}={value!r} is not a number"
 
 
 def _wrong_body(host: str, method: Mapping[str, Any], body: Any) -> Iterator[str]:

@@ -8,7 +8,7 @@ _WORDS = re.compile(r"\s*(\(|\)|AND\b|OR\b|NOT\b|[^\s()]+\s*=\s*[^\s()]+|[^\s():
 
 
 def matches(item: Mapping[str, Any], text: str) -> bool:
-    """Whether `item` meets the filter `text`; ValueError when that is no filter."""
+    """Whether `item` meets the filter `text`; ValueError when that is not a filter."""
     words, at = [], 0
     while text[at:].strip():
         found = _WORDS.match(text, at)

@@ -52,7 +52,7 @@ class Server:
         try:
             told = json.loads(body) if body else None
         except ValueError:
-            return self._refuse(f"{verb} {target}: the body is no JSON")
+            return self._refuse(f"{verb} {target}: the body is not JSON")
         call = read(host, verb, parts.path, parse_qs(parts.query, keep_blank_values=True), told)
         if call is None:
             return self._refuse(f"{verb} https://{host}{target}: the document has no such method")

@@ -13,17 +13,17 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from crossmesh.adapters.continuing import modules_of
 from crossmesh.adapters.convert import to_peft, to_qwix
+from crossmesh.adapters.init_adapter import modules_of
 from crossmesh.adapters.initial import FloatArray, lora_names
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import read_adapter, serving_form, store_adapter
+from crossmesh.config.training import LORA_TARGETS, LoraSpec
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import FAMILIES, parse_architecture
 from crossmesh.models.lora import LoraModule, lora_modules, targets_of
 from crossmesh.models.random_weights import architecture_config, architecture_names
 from crossmesh.models.targets import projections
-from crossmesh.spec.training import LORA_TARGETS, LoraSpec
 
 TINY = [name for name in architecture_names() if name.startswith("tiny_")]
 

@@ -15,6 +15,7 @@ from crossmesh.adapters.model_card import Licence, base_licence, model_card
 from crossmesh.adapters.peft_format import adapter_digest, open_adapter, read_adapter
 from crossmesh.adapters.proof import Proof, read_proof
 from crossmesh.adapters.sources import FoundAdapter, find_adapter
+from crossmesh.config.services import StorageSpec
 from crossmesh.errors import InputError
 from crossmesh.files import digest_file
 from crossmesh.models.families import read_architecture
@@ -22,7 +23,6 @@ from crossmesh.models.random_weights import write_random
 from crossmesh.models.stores import LocalStore
 from crossmesh.models.targets import expand_targets
 from crossmesh.models.weights import folder_digests
-from crossmesh.spec.services import StorageSpec
 from crossmesh.track.tracked_run import TrackedRun
 
 

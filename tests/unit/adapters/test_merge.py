@@ -177,12 +177,12 @@ def test_a_merge_that_was_killed_goes_on_with_the_shards_that_are_left(
     assert not (tmp_path / "out").exists()
     first = tmp_path / ".out.partial" / "model-00001-of-00002.safetensors"
     inode = first.stat().st_ino
-    heard: list[tuple[int, int]] = []
-    merge(open_adapter(adapter), open_store(str(base)), tmp_path / "out", lambda done, total: heard.append((done, total)))
+    received: list[tuple[int, int]] = []
+    merge(open_adapter(adapter), open_store(str(base)), tmp_path / "out", lambda done, total: received.append((done, total)))
     assert made == [f"model-0000{i}-of-00002.safetensors" for i in (1, 2, 2)]
     assert (tmp_path / "out" / first.name).stat().st_ino == inode
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-    assert heard[-1][0] == heard[-1][1]
+    assert received[-1][0] == received[-1][1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter", "base", "out", "whole"]
 
 

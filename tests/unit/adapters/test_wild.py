@@ -9,17 +9,17 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from checkpoint_folders import write_peft
-from crossmesh.adapters.continuing import first_values, modules_of
+from crossmesh.adapters.init_adapter import first_values, modules_of
 from crossmesh.adapters.initial import PEFT_PREFIX
 from crossmesh.adapters.merge import match_modules, read_base_config
 from crossmesh.adapters.peft_format import open_adapter, write_serving_adapter
+from crossmesh.config.training import LoraSpec
 from crossmesh.errors import InputError
 from crossmesh.models.checkpoints import open_checkpoint
 from crossmesh.models.families import parse_architecture, read_architecture
 from crossmesh.models.random_weights import architecture_config, write_random
 from crossmesh.models.stores import LocalStore
 from crossmesh.serve.adapters import ServedBase
-from crossmesh.spec.training import LoraSpec
 
 Q, K = "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj"
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from crossmesh.bench.cells import arrivals, cell_at, cells_of, prompt_id, prompts_of, requests_of
+from crossmesh.config.bench import BenchSpec
+from crossmesh.config.compose import compose_spec
 from crossmesh.errors import InputError
-from crossmesh.spec.bench import BenchSpec
-from crossmesh.spec.compose import compose_spec
 
 
 def test_a_grid_is_every_load_with_every_prompt_and_answer() -> None:

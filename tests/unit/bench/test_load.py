@@ -37,13 +37,13 @@ def generator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadGenerator:
 
 
 def test_one_process_sends_every_load_with_exact_lengths_and_no_key_in_sight(generator: LoadGenerator) -> None:
-    heard: list[tuple[int, int]] = []
+    received: list[tuple[int, int]] = []
     with generator as running:
         requests = [Request(0.0, 7, 3), Request(1.5, 9, 1)]
-        first = running.send(TARGET, requests, Prompts(((11,), (11, 12)), 6), 0, lambda *progress: heard.append(progress))
-        second = running.send(TARGET, [Request(0.0, 5, 2)], Prompts(((13,),)), 4, lambda *progress: heard.append(progress))
+        first = running.send(TARGET, requests, Prompts(((11,), (11, 12)), 6), 0, lambda *progress: received.append(progress))
+        second = running.send(TARGET, [Request(0.0, 5, 2)], Prompts(((13,),)), 4, lambda *progress: received.append(progress))
     assert first["pid"] == second["pid"]
-    assert heard == [(1, 2), (1, 1)]
+    assert received == [(1, 2), (1, 1)]
     assert first["argv"] == ["-m", "crossmesh.bench.load_vllm"]
     assert first["key"] == "the-secret-key"
     assert "the-secret-key" not in str(first["arguments"])

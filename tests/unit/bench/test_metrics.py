@@ -6,9 +6,9 @@ from bench_parts import measurement, outcome
 from crossmesh.bench.measured import Measurement, Outcome, error_kind, read_measurement
 from crossmesh.bench.metrics import estimate, figures_of, is_good, kept_up, sustained
 from crossmesh.bench.saturation import next_rate, saturation
+from crossmesh.config.bench import BenchSpec
 from crossmesh.plan.batching import Limits, Request, Step, serve
 from crossmesh.plan.kv import KvBytes
-from crossmesh.spec.bench import BenchSpec
 
 SLO = BenchSpec(slo_ttft_ms=300, slo_tpot_ms=150)
 

@@ -18,11 +18,11 @@ from crossmesh.bench.results import Outcomes, as_json, metrics_of, write_files
 from crossmesh.bench.runner import Bench, Terms
 from crossmesh.bench.servers import bare_arguments, with_defaults
 from crossmesh.bench.store import identity_of, trace_digest
+from crossmesh.config.bench import BenchSpec
 from crossmesh.environments import environment
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.plan.batching import Request
 from crossmesh.serve.engine import CPU_VARIABLES, EngineSettings
-from crossmesh.spec.bench import BenchSpec
 
 TERMS = Terms(512, None, 3.6)
 
@@ -59,7 +59,7 @@ def caches(monkeypatch: pytest.MonkeyPatch) -> list[Target]:
     reset: list[Target] = []
     monkeypatch.setattr(runner, "reset_cache", lambda target: not reset.append(target))
     monkeypatch.setattr(runner, "lookups_of", lambda target: Lookups(100 * len(reset), 0))
-    monkeypatch.setattr(runner, "Origin", lambda *_: SimpleNamespace(check=lambda: None))
+    monkeypatch.setattr(runner, "ResumeCheckpoint", lambda *_: SimpleNamespace(check=lambda: None))
     return reset
 
 

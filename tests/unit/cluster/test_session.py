@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from crossmesh.cluster import local, session
+from crossmesh.config.services import StorageSpec
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import find_slice
-from crossmesh.spec.services import StorageSpec
 
 
 class FakeRay:
@@ -125,7 +125,7 @@ def test_an_address_where_nothing_listens_is_the_users_error_at_once(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("address", "said"), [("nonsense", "is no address"), (":6379", "is no address"), ("auto", "cannot connect to Ray")]
+    ("address", "said"), [("nonsense", "is not an address"), (":6379", "is not an address"), ("auto", "cannot connect to Ray")]
 )
 def test_an_address_that_names_no_ray_is_the_users_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str, said: str) -> None:
     def none_found(*_arguments: object) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from crossmesh.config.training import DataSpec
 from crossmesh.data.chat import ChatTokenizer, unused_keys
 from crossmesh.data.conversation import Conversation, message, read_turn
 from crossmesh.data.served import notes
 from crossmesh.data.sources import encode_rows, load_conversations
 from crossmesh.errors import InputError
-from crossmesh.spec.training import DataSpec
 
 Make = Callable[..., ChatTokenizer]
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from crossmesh.config.training import DataSpec
 from crossmesh.data.conversation import message
 from crossmesh.data.sources import load_conversations
 from crossmesh.errors import InputError
-from crossmesh.spec.training import DataSpec
 
 ROWS = [{"prompt": f"Question {number}?", "response": f"Line one\nand, {number}"} for number in range(3)]
 TURNS = [[message("user", row["prompt"]), message("assistant", row["response"])] for row in ROWS]
@@ -141,7 +141,7 @@ def test_tool_turns_of_sharegpt(tmp_path: Path) -> None:
         ("r.json", b'{"prompt": ["p", "p"], "response": ["r", "r"]}', r"holds columns and not rows. Convert it: python -c"),
         ("r.csv", b"prompt,response\np,r\n\np,r,x\n", r"r\.csv, line 4 has 3 cells, and the heading has 2"),
         ("r.csv", b'prompt,response\np,"r\ns"\np,"r', r"r\.csv, line 4 cannot be read"),
-        ("r.csv", b"prompt,prompt\np,r\n", r"r\.csv, line 1 is no heading"),
+        ("r.csv", b"prompt,prompt\np,r\n", r"r\.csv, line 1 is not a heading"),
         ("r.jsonl.gz", gzip.compress(lines(), mtime=0)[:-12], r"r\.jsonl\.gz cannot be read"),
         ("r.jsonl.zst", pa.compress(lines(), "zstd", asbytes=True)[:-5], r"r\.jsonl\.zst cannot be read"),
         ("r.jsonl", b'{"conversations": [{"from": "alien", "value": "q"}]}', r"line 1, column 'conversations': a turn is from='alien'"),

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import BackendSpec, BatchSpec, DataSpec, HardwareSpec, MeshSpec, OptimSpec, PackingSpec
 from crossmesh.data.batches import PackedBatch, Row
 from crossmesh.data.order import row_stream, step_rows
 from crossmesh.data.packing import StepPlan, build_batch, efficiencies, first_fit_decreasing, packing_efficiency, plan_steps
 from crossmesh.errors import InputError
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BackendSpec, BatchSpec, DataSpec, HardwareSpec, MeshSpec, OptimSpec, PackingSpec
 
 LENGTHS = st.lists(st.integers(1, 32), min_size=1, max_size=40)
 

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from crossmesh.config.training import DataSpec
 from crossmesh.data.sources import load_conversations
 from crossmesh.errors import InputError
-from crossmesh.spec.training import DataSpec
 
 SOURCE = "hf://datasets/owner/name"
 
@@ -38,7 +38,7 @@ def load_offline(source: str, home: Path) -> subprocess.CompletedProcess[str]:
     """Load `source` in a process that may not go online: huggingface_hub reads its environment at import."""
     code = (
         "import sys; from pathlib import Path; from crossmesh.data.sources import load_conversations\n"
-        "from crossmesh.spec.experiment import DataSpec\n"
+        "from crossmesh.config.experiment import DataSpec\n"
         "from crossmesh.errors import InputError\n"
         "try: print([one.messages for one in load_conversations(DataSpec(source=sys.argv[1]), Path(sys.argv[2]))])\n"
         "except InputError as error: print('InputError:', error)"
@@ -64,7 +64,7 @@ def test_hub_dataset_that_is_not_cached_offline(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", ["hf://owner/name", "hf://datasets/name", "hf://datasets/"])
 def test_address_that_is_none(tmp_path: Path, source: str) -> None:
-    with pytest.raises(InputError, match="is no dataset address"):
+    with pytest.raises(InputError, match="is not a dataset address"):
         load_conversations(DataSpec(source=source), tmp_path)
 
 

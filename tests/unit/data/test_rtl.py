@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crossmesh.config.training import RtlSpec
 from crossmesh.data import rtl
 from crossmesh.data.rtl import HARD_KINDS, KINDS, RtlProblem, build_rtl, combinations, split_combinations
 from crossmesh.data.rtl_bench import input_vectors
 from crossmesh.data.rtl_design import Picker, Port, port_groups
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json
-from crossmesh.spec.training import RtlSpec
 
 
 @pytest.fixture(scope="module")

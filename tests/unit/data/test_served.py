@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from crossmesh.config.training import DataSpec
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.conversation import Conversation, message
 from crossmesh.data.served import check_dropped, check_vocabulary, notes, serving_stops, unserved_stops
 from crossmesh.data.sources import encode_rows
 from crossmesh.data.template_date import fixed_date
 from crossmesh.errors import InputError
-from crossmesh.spec.training import DataSpec
 
 Make = Callable[..., ChatTokenizer]
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from crossmesh.config.training import DataSpec, RtlSpec
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.conversation import Conversation, message
 from crossmesh.data.sources import clean, encode_rows, load_conversations, load_rows
 from crossmesh.errors import InputError
-from crossmesh.spec.training import DataSpec, RtlSpec
 
 Make = Callable[..., ChatTokenizer]
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import BackendSpec, BatchSpec, DataSpec, HardwareSpec, MeshSpec, OptimSpec, PackingSpec
 from crossmesh.data.packing import packing_efficiency, plan_steps
 from crossmesh.data.widths import MOST_WIDTHS, Widths, by_length, choose_buckets, widths_of
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BackendSpec, BatchSpec, DataSpec, HardwareSpec, MeshSpec, OptimSpec, PackingSpec
 
 
 def spec_of(backend: str = "jax", mode: str = "none", *, limit: int = 384, steps: int = 1000, hardware: str = "cpu") -> ExperimentSpec:

@@ -9,13 +9,13 @@ from threading import Event
 import pytest
 from rich.console import Console as RichConsole
 
+from crossmesh.config.compose import Job
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.doctor.examination import OF_A_MACHINE, examine
 from crossmesh.doctor.finding import Finding, fault, note, ok
 from crossmesh.doctor.report import NodeReport, Report, record, show
 from crossmesh.jobs import doctor
 from crossmesh.ports import free_port
-from crossmesh.spec.compose import Job
-from crossmesh.spec.experiment import ExperimentSpec
 
 FRAMEWORKS = {"jax", "torch", "vllm", "transformers", "mlflow"}
 

@@ -1,4 +1,4 @@
-"""Faults that are made here are found, each with the command that mends it; what is as it should be is no fault."""
+"""Faults that are made here are found, each with the command that mends it; what is as it should be is not a fault."""
 
 import os
 import shutil
@@ -17,17 +17,17 @@ from threading import Thread
 import pytest
 
 from crossmesh.cluster import local
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.planning import PlanSpec
+from crossmesh.config.services import StorageSpec, TrackingSpec
+from crossmesh.config.serving import ServeSpec
+from crossmesh.config.training import DataSpec, HardwareSpec
 from crossmesh.doctor import accelerators, judging, listeners, machine, packages, private_files, services, storage
 from crossmesh.doctor.accelerators import Seen, SeenGpu, accelerators_finding, cost_finding, driver_finding, seen_here
 from crossmesh.doctor.finding import FAULT, NOTE, OK, Finding
 from crossmesh.evaluate import judge, sandbox
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.ports import free_port
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.planning import PlanSpec
-from crossmesh.spec.services import StorageSpec, TrackingSpec
-from crossmesh.spec.serving import ServeSpec
-from crossmesh.spec.training import DataSpec, HardwareSpec
 from crossmesh.storage_check import Mount
 
 H100 = SeenGpu("NVIDIA H100 80GB HBM3", 81559 << 20, "580.95.05")

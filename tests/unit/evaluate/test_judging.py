@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from crossmesh.config.evaluation import EvalSpec
 from crossmesh.evaluate import judging
 from crossmesh.evaluate.judge import limits_of
 from crossmesh.evaluate.judging import code_text, judge_record
-from crossmesh.spec.evaluation import EvalSpec
 
 CODE = '''"""What it does."""
 

@@ -6,12 +6,12 @@ from unittest.mock import Mock
 
 import pytest
 
+from crossmesh.config.evaluation import EvalSpec
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.evaluate import lm_eval as room
 from crossmesh.evaluate.lm_eval import evaluate_harness, harness_python
 from crossmesh.evaluate.results import EvalResult, read_result
-from crossmesh.origin import ServerChangedError
-from crossmesh.spec.evaluation import EvalSpec
+from crossmesh.server_identity import ServerChangedError
 
 SPEC = EvalSpec(task="lm_eval", tasks=("arith",), temperature=0.5, max_tokens=32, concurrency=4, seed=3, path="/tasks")
 RESULTS = {

@@ -47,7 +47,7 @@ def test_the_testbench_reports_with_the_nonce_and_nothing_that_a_design_could_pr
 
 @pytest.mark.parametrize("given", ["", "nowhere"])
 def test_a_missing_folder_is_told_where_the_benchmark_comes_from(given, tmp_path):
-    with pytest.raises(InputError, match=r"is no folder.*git clone https://github\.com/NVlabs/verilog-eval.*eval\.path="):
+    with pytest.raises(InputError, match=r"is not a folder.*git clone https://github\.com/NVlabs/verilog-eval.*eval\.path="):
         load_verilog_eval(given and str(tmp_path / given), "spec_to_rtl", "")
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from crossmesh.config.training import HardwareSpec
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import find_slice, slices
 from crossmesh.hardware.chips import Price, unit_prices
-from crossmesh.spec.training import HardwareSpec
 
 CHIPS = {"v4", "v5e", "v5p", "v6e", "v7x", "a100_40", "a100_80", "h100", "h200", "b200", "l4", "mi300x"}
 
@@ -136,7 +136,7 @@ def test_a_users_mistake_is_one_message(tmp_path: Path, text: str, said: str) ->
     with pytest.raises(InputError) as error:
         slices(str(own))
     assert said in str(error.value)
-    with pytest.raises(InputError, match="is no file"):
+    with pytest.raises(InputError, match="is not a file"):
         slices(str(tmp_path / "other.yaml"))
 
 

@@ -21,7 +21,7 @@ def test_resolves(sizes, devices, expected):
 
 
 def test_batch_ways_are_data_times_fsdp():
-    assert MeshShape(2, 3, 4).batch_ways == 6
+    assert MeshShape(2, 3, 4).dp_size == 6
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_a_tensor_lies_in_one_shard_and_in_the_one_that_the_index_says(tmp_path:
 def test_stores_that_are_not_there_are_named(tmp_path: Path) -> None:
     for address, message in (
         ("relative", "Allowed: an absolute path"),
-        (str(tmp_path / "none"), "is no folder on this machine"),
+        (str(tmp_path / "none"), "is not a folder on this machine"),
         ("nothing://x/y", "nothing://x/y could not be read"),
     ):
         with pytest.raises(InputError, match=message):

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import BackendSpec, ModelSpec, default_torch_kernel
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import parse_architecture
 from crossmesh.models.kernels import check_kernel
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.targets import all_weights, parameter_count
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BackendSpec, ModelSpec, default_torch_kernel
 
 
 def shipped(name: str, **change: Any) -> Architecture:

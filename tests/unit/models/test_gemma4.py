@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
+from crossmesh.config.training import LORA_TARGETS
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture, Experts
 from crossmesh.models.families import family_of, parse_architecture
 from crossmesh.models.quantization import kept_modules
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.targets import all_weights, expand_targets, parameter_count, projections
-from crossmesh.spec.training import LORA_TARGETS
 
 TINY_E2B, TINY_MOE = "tiny_gemma4_e2b", "tiny_gemma4_moe"
 

@@ -1,15 +1,15 @@
-"""What LoRA is on each module: PEFT's pattern rules and scales, and a pattern that fits nothing is no silent default."""
+"""What LoRA is on each module: PEFT's pattern rules and scales, and a pattern that fits nothing is not a silent default."""
 
 import math
 
 import pytest
 
+from crossmesh.config.training import LoraSpec
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import parse_architecture
 from crossmesh.models.lora import by_pattern, largest_rank, lora_modules
 from crossmesh.models.random_weights import architecture_config
-from crossmesh.spec.training import LoraSpec
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from crossmesh.config.training import ModelSpec
 from crossmesh.errors import InputError
 from crossmesh.models.model_files import model_alone, only_model, tensor_files
 from crossmesh.models.weights import ModelFolder, fetch_model
-from crossmesh.spec.training import ModelSpec
 
 
 @pytest.fixture

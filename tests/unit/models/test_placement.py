@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import crossmesh.models
+from crossmesh.config.training import LORA_TARGETS, LoraSpec, ModelSpec, default_torch_kernel
 from crossmesh.errors import InputError
 from crossmesh.files import read_json
 from crossmesh.hardware.mesh import MeshShape
@@ -16,7 +17,6 @@ from crossmesh.models.lora import lora_modules
 from crossmesh.models.placement import lora_axes, nf4_view, place, row_parallel, torch_axes, weight_axes
 from crossmesh.models.random_weights import architecture_config, architecture_names
 from crossmesh.models.targets import all_weights, expand_targets, layer_weights, projections
-from crossmesh.spec.training import LORA_TARGETS, LoraSpec, ModelSpec, default_torch_kernel
 
 MODEL = ModelSpec(family="gemma4", dtype="bfloat16")
 

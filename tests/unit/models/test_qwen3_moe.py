@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from crossmesh.config.training import LORA_TARGETS, LoraSpec, ModelSpec
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.architecture import Architecture, Experts
@@ -17,7 +18,6 @@ from crossmesh.models.random_weights import architecture_config, write_random
 from crossmesh.models.targets import all_weights, expand_targets, layer_weights, parameter_count
 from crossmesh.models.whole import write_model
 from crossmesh.plan.model import planned_model
-from crossmesh.spec.training import LORA_TARGETS, LoraSpec, ModelSpec
 
 TINY, LARGE = "tiny_qwen3_moe", "qwen3_30b_a3b"
 

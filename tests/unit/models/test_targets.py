@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from crossmesh.config.training import LORA_TARGETS
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import parse_architecture
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.targets import all_weights, expand_targets, hf_module_names
-from crossmesh.spec.training import LORA_TARGETS
 
 
 def llama(**changes: object) -> Architecture:

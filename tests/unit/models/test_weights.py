@@ -15,10 +15,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from tokenizers import Tokenizer
 
+from crossmesh.config.training import ModelSpec
 from crossmesh.errors import InputError
 from crossmesh.models import downloads
 from crossmesh.models.weights import ModelFolder, fetch_model, folder_digests
-from crossmesh.spec.training import ModelSpec
 
 TINY = "random://tiny_llama@0"
 
@@ -259,7 +259,7 @@ def test_the_tiny_tokenizer_gives_back_any_text_and_fills_its_vocabulary(tiny: M
 def test_a_random_model_is_fetched_without_any_framework(tmp_path: Path, checkout: Path) -> None:
     script = (
         "import sys\nfrom pathlib import Path\n"
-        "from crossmesh.models.weights import fetch_model\nfrom crossmesh.spec.experiment import ModelSpec\n"
+        "from crossmesh.models.weights import fetch_model\nfrom crossmesh.config.experiment import ModelSpec\n"
         f"fetch_model(ModelSpec(weights={TINY!r}), Path({str(tmp_path)!r}))\n"
         "print(sorted({'torch', 'transformers', 'jax', 'huggingface_hub'} & set(sys.modules)))"
     )

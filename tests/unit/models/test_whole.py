@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from crossmesh.config.training import ModelSpec
 from crossmesh.errors import CrossmeshError
 from crossmesh.files import read_json, write_json
 from crossmesh.models.weights import fetch_model, folder_digests
 from crossmesh.models.whole import model_digest, write_model
-from crossmesh.spec.training import ModelSpec
 
 Arrays = dict[str, np.ndarray]
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from rich.console import Console, Group
 
+from crossmesh.config.bench import BenchSpec
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.console import Stage
 from crossmesh.errors import BudgetReachedError, InputError
 from crossmesh.pipeline import benchmark_sweep
 from crossmesh.pipeline.benchmark import Done, Sweeping, counting
-from crossmesh.spec.bench import BenchSpec
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.sweep.work import Hooks
 from crossmesh.train.events import Event, StartEvent
 
@@ -20,7 +20,7 @@ ANY: Any = None
 
 @pytest.mark.parametrize("measured_before", [True, False])
 def test_what_was_measured_before_is_skipped_and_starts_nothing(monkeypatch: pytest.MonkeyPatch, *, measured_before: bool) -> None:
-    heard: list[Event] = []
+    received: list[Event] = []
     given: list[Sweeping] = []
 
     def benchmark(_spec: ExperimentSpec, _console: object, sweeping: Sweeping) -> Done:
@@ -30,10 +30,10 @@ def test_what_was_measured_before_is_skipped_and_starts_nothing(monkeypatch: pyt
         return Done({"run_id": "r"}, Group(), Path())
 
     monkeypatch.setattr(benchmark_sweep, "benchmark", benchmark)
-    hooks = Hooks(heard.append, lambda: None, "parent", force=False)
+    hooks = Hooks(received.append, lambda: None, "parent", force=False)
     ran = benchmark_sweep.Benchmarking().run(ExperimentSpec(), ANY, hooks)
     assert (ran.run_id, ran.skipped, given[0].parent) == ("r", measured_before, "parent")
-    assert [type(event) for event in heard] == ([] if measured_before else [StartEvent])
+    assert [type(event) for event in received] == ([] if measured_before else [StartEvent])
 
 
 def test_a_sweep_stops_a_benchmark_at_its_next_piece_of_progress() -> None:

@@ -98,11 +98,11 @@ def test_an_earlier_evaluation_is_found_by_how_its_id_begins():
 
 
 def test_verdicts_are_used_again_under_the_same_judge_only_and_answers_under_any(tmp_path, monkeypatch):
+    from crossmesh.config.evaluation import EvalSpec
+    from crossmesh.config.experiment import ExperimentSpec
+    from crossmesh.config.services import StorageSpec
     from crossmesh.files import write_json
     from crossmesh.pipeline import evaluation as room
-    from crossmesh.spec.evaluation import EvalSpec
-    from crossmesh.spec.experiment import ExperimentSpec
-    from crossmesh.spec.services import StorageSpec
 
     judge = {"code": "a"}
     monkeypatch.setattr(room, "judge_record", lambda spec: {**judge, "cpu_s": spec.timeout_s})

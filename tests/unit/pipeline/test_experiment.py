@@ -4,10 +4,10 @@ from unittest.mock import Mock
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import LoraSpec
 from crossmesh.errors import InputError
 from crossmesh.pipeline.experiment import check_experiment
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import LoraSpec
 
 
 def test_a_whole_model_is_no_adapter_to_compare() -> None:

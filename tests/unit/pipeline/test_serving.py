@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec
+from crossmesh.config.serving import ServeSpec
 from crossmesh.errors import InputError
 from crossmesh.pipeline.serving import named_adapters
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.serving import ServeSpec
 
 TRIAL = "0123456789abcdef"
 

@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec
+from crossmesh.config.training import HardwareSpec
 from crossmesh.errors import InputError
 from crossmesh.pipeline.evaluation import BASE, Evaluation
 from crossmesh.pipeline.experiment import _variants
@@ -14,9 +17,6 @@ from crossmesh.report.charts import rated_runs
 from crossmesh.report.measures import MEASURES, PLANNED_MEMORY, PLANNED_SPEED
 from crossmesh.report.trained_run import mean_power, training_summary
 from crossmesh.report.variants import Results, RunRecord, TrainingSummary, Variant
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.training import HardwareSpec
 from crossmesh.track.repeats import STEADY_MISSING
 from crossmesh.track.tracked_run import TAG_HBM_SOURCE, TAG_STEP_SOURCE
 from crossmesh.track.tracker import Tracker

@@ -5,9 +5,9 @@ from statistics import fmean
 
 import pytest
 
+from crossmesh.config.planning import PlanSpec
 from crossmesh.errors import InputError
 from crossmesh.plan.arrivals import load_of
-from crossmesh.spec.planning import PlanSpec
 
 TRACE = (
     "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"

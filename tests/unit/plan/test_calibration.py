@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.planning import PlanSpec
+from crossmesh.config.training import BatchSpec, HardwareSpec, MeshSpec, ModelSpec, OptimSpec, PackingSpec
 from crossmesh.plan.calibration import Measured, as_it_ran, calibration_of, own_measurements, work_of
 from crossmesh.plan.figures import figures, modelled
 from crossmesh.plan.point import Point, training_point
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.planning import PlanSpec
-from crossmesh.spec.training import BatchSpec, HardwareSpec, MeshSpec, ModelSpec, OptimSpec, PackingSpec
 from crossmesh.track.tracked_run import TrackedRun
 from crossmesh.track.tracker import Tracker
 from plan_points import paper_spec

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from crossmesh.config.compose import compose_spec
+from crossmesh.config.training import LoraSpec, ModelSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import find_slice
@@ -18,8 +20,6 @@ from crossmesh.plan.model import planned_model
 from crossmesh.plan.point import Point, training_point
 from crossmesh.plan.store import Maker, Store
 from crossmesh.plan.workers import Part
-from crossmesh.spec.compose import compose_spec
-from crossmesh.spec.training import LoraSpec, ModelSpec
 from plan_points import GEMMA, MODEL, paper_point
 
 NOW = Maker("sources", {"jax": "0.10.2", "libtpu": "0.0.42.1"})

@@ -5,12 +5,12 @@ from datetime import date
 
 import pytest
 
+from crossmesh.config.planning import PlanSpec
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.plan.compilers import best_on_tpu, worth_compiling
 from crossmesh.plan.figures import Compiled, figures
 from crossmesh.plan.forecast import Forecast, forecast
-from crossmesh.spec.planning import PlanSpec
 from plan_points import paper_point
 
 ANSWER = Compiled("libtpu", 21e9, {}, None, None, None, extrapolated=False)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from crossmesh.config.training import ModelSpec
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.families import parse_architecture
@@ -14,7 +15,6 @@ from crossmesh.plan.exact import Replication, _placed, broken_rules, broken_serv
 from crossmesh.plan.model import planned_model
 from crossmesh.plan.point import Point
 from crossmesh.plan.serving_step import replicated_bytes
-from crossmesh.spec.training import ModelSpec
 from plan_points import paper_engine, paper_point
 
 
@@ -38,7 +38,7 @@ def test_each_rule_says_both_numbers() -> None:
     (devices,) = broken_rules(paper_point(mesh=MeshShape(1, 2, 4)))
     assert "8 places, tpu_v5p_8 has 4 chips" in devices
     (batch,) = broken_rules(paper_point(mesh=MeshShape(1, 4, 1), micro=4))
-    assert "batch.size=8 is no multiple of batch.micro=4 on each of the mesh's 4 batch ways" in batch
+    assert "batch.size=8 is not a multiple of batch.micro=4 on each of the mesh's 4 batch ways" in batch
     (context,) = broken_rules(paper_point(length=300_000))
     assert "300000 tokens is longer than the model's 262144 positions" in context
     float32 = ModelSpec(family="gemma4", dtype="float32")

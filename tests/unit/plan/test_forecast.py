@@ -6,12 +6,12 @@ from datetime import date
 
 import pytest
 
+from crossmesh.config.planning import PlanSpec
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.plan.figures import Compiled, figures, micro_flops
 from crossmesh.plan.forecast import Forecast, forecast, pareto, priced
 from crossmesh.plan.record import training_record
-from crossmesh.spec.planning import PlanSpec
 from plan_points import paper_point
 
 TODAY = date(2026, 6, 1)

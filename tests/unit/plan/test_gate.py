@@ -8,6 +8,11 @@ from typing import Any
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.planning import PlanSpec
+from crossmesh.config.services import StorageSpec
+from crossmesh.config.serving import ServeSpec
+from crossmesh.config.training import DataSpec, HardwareSpec, MeshSpec, ModelSpec
 from crossmesh.errors import InputError, RejectedError
 from crossmesh.models.weights import fetch_model
 from crossmesh.plan.figures import Compiled
@@ -15,11 +20,6 @@ from crossmesh.plan.gate import gate_serving, gate_training
 from crossmesh.plan.model import known_architecture
 from crossmesh.plan.planner import Planner
 from crossmesh.plan.point import Point
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.planning import PlanSpec
-from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.serving import ServeSpec
-from crossmesh.spec.training import DataSpec, HardwareSpec, MeshSpec, ModelSpec
 from plan_points import paper_spec
 
 TODAY = date(2026, 6, 1)

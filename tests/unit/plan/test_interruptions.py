@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from crossmesh.config.planning import PlanSpec
 from crossmesh.errors import InputError
 from crossmesh.plan.forecast import Forecast, forecast
 from crossmesh.plan.interruptions import parse_trace
 from crossmesh.plan.record import training_record
-from crossmesh.spec.planning import PlanSpec
 from plan_points import paper_point
 
 TODAY = date(2026, 6, 1)
@@ -93,7 +93,7 @@ def test_a_trace_says_how_often_and_how_long_nodes_are_gone(tmp_path: Path) -> N
 def test_another_form_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trace.json"
     path.write_text(text)
-    with pytest.raises(InputError, match="is no trace of available nodes"):
+    with pytest.raises(InputError, match="is not a trace of available nodes"):
         parse_trace(path, 1)
     with pytest.raises(InputError, match="cannot be read"):
         parse_trace(tmp_path / "none.json", 1)

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import BackendSpec, BatchSpec, HardwareSpec, MeshSpec, OptimSpec, PackingSpec
 from crossmesh.plan.lengths import filling
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BackendSpec, BatchSpec, HardwareSpec, MeshSpec, OptimSpec, PackingSpec
 from plan_points import paper_spec
 
 SPEC = paper_spec(optim=OptimSpec(steps=1244), plan=replace(paper_spec().plan, mean_tokens=922.0, p99_tokens=2553.0))

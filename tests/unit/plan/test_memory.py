@@ -2,11 +2,11 @@
 
 import pytest
 
+from crossmesh.config.training import ModelSpec
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.plan.lengths import Filling
 from crossmesh.plan.memory import kept_bytes, scores_bytes, training_memory
-from crossmesh.spec.training import ModelSpec
 from plan_points import MODEL, paper_point
 
 SLIDING = 2 * 5376 * 32 * 256 + 2 * 5376 * 16 * 256 + 3 * 5376 * 21504

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from crossmesh.config.compose import compose_spec
+from crossmesh.config.planning import PlanSpec
 from crossmesh.plan.calibration import Measured, work_of
 from crossmesh.plan.paper import paper_lines, unsold_prices
 from crossmesh.plan.paper_runs import PaperRun, paper_runs
 from crossmesh.plan.planner import Planner
 from crossmesh.plan.point import training_point
-from crossmesh.spec.compose import compose_spec
-from crossmesh.spec.planning import PlanSpec
 
 
 def test_what_follows_from_the_catalogue_agrees_and_the_rest_is_named() -> None:

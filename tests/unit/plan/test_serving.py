@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.planning import PlanSpec
+from crossmesh.config.serving import ServeSpec
+from crossmesh.config.training import BatchSpec, HardwareSpec
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import find_slice, slices
 from crossmesh.hardware.devices import Tpu
@@ -20,10 +24,6 @@ from crossmesh.plan.serving import engine_forecast, prefill_flops, ttft_bound_s,
 from crossmesh.plan.serving_forecast import serving_forecast
 from crossmesh.plan.serving_point import default_step_tokens, serving_point
 from crossmesh.plan.serving_step import expert_bytes, needed_bytes, replicated_bytes, step_cost
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.planning import PlanSpec
-from crossmesh.spec.serving import ServeSpec
-from crossmesh.spec.training import BatchSpec, HardwareSpec
 from plan_points import BASE, paper_engine
 
 LAYERS = 50 * (2 * 5376 * 8192 + 2 * 5376 * 4096 + 3 * 5376 * 21504) + 10 * (2 * 5376 * 16384 + 5376 * 2048 + 3 * 5376 * 21504)

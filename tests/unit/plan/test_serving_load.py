@@ -5,6 +5,7 @@ from datetime import date
 
 import pytest
 
+from crossmesh.config.planning import PlanSpec
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.plan.arrivals import Load, load_of
 from crossmesh.plan.batching import Answer, Request
@@ -12,7 +13,6 @@ from crossmesh.plan.serving import engine_forecast, ttft_bound_s
 from crossmesh.plan.serving_forecast import serving_forecast
 from crossmesh.plan.serving_load import load_forecast, spread, sustained_rate
 from crossmesh.plan.serving_record import serving_record
-from crossmesh.spec.planning import PlanSpec
 from plan_points import paper_engine
 
 TODAY = date(2026, 6, 1)

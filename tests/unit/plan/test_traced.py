@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from crossmesh.config.training import LoraSpec, ModelSpec
 from crossmesh.console import Console
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
@@ -17,7 +18,6 @@ from crossmesh.plan.model import known_config, planned_model
 from crossmesh.plan.store import Maker, Store
 from crossmesh.plan.traced import GpuTrace, lora_fields, question
 from crossmesh.plan.workers import Part
-from crossmesh.spec.training import LoraSpec, ModelSpec
 from plan_points import GEMMA, MODEL, paper_point
 
 VALUE = {"hbm_bytes": 5e10, "memory": {"weights": 3e10, "activations": 2e10}, "flops": 1e14, "bytes": 1e12}

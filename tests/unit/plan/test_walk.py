@@ -13,6 +13,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import (
+    ATTENTIONS,
+    BackendSpec,
+    BatchSpec,
+    DataSpec,
+    HardwareSpec,
+    LoraSpec,
+    MeshSpec,
+    ModelSpec,
+)
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import slices
 from crossmesh.hardware.devices import Cpu
@@ -24,17 +35,6 @@ from crossmesh.models.random_weights import architecture_config
 from crossmesh.plan import exact
 from crossmesh.plan.exact import broken_rules
 from crossmesh.plan.point import training_point
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import (
-    ATTENTIONS,
-    BackendSpec,
-    BatchSpec,
-    DataSpec,
-    HardwareSpec,
-    LoraSpec,
-    MeshSpec,
-    ModelSpec,
-)
 from crossmesh.train import checks
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.launch import check_trainable

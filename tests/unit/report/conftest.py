@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from crossmesh.config.fingerprint import SCIENCE_FORM
 from crossmesh.report.variants import Rent, Repeat, Results, RunRecord, Score, ServingCell, TrainingSummary, Variant
-from crossmesh.spec.fingerprint import SCIENCE_FORM
 
 SCIENCE = {
     "form": SCIENCE_FORM,

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crossmesh.config.fingerprint import SCIENCE_FORM
 from crossmesh.files import canonical_json
 from crossmesh.report.comparable import NO, YES, compare, form_notes, plain_words
 from crossmesh.report.variants import RunRecord, Variant
-from crossmesh.spec.fingerprint import SCIENCE_FORM
 
 
 def wrap(*records):

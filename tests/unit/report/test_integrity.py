@@ -5,6 +5,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.fingerprint import Record, ScienceFacts, digest_of, science_record, system_record, trained_record, trial_identity
 from crossmesh.errors import InputError
 from crossmesh.report.comparable import NO, compare, unproven_notes
 from crossmesh.report.integrity import (
@@ -20,9 +22,7 @@ from crossmesh.report.integrity import (
     unproven,
 )
 from crossmesh.report.variants import RunRecord
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.fingerprint import Record, ScienceFacts, digest_of, science_record, system_record, trained_record, trial_identity
-from crossmesh.sweep.trial import _params
+from crossmesh.sweep.trial_log import params_of
 from crossmesh.track.flatten import flatten
 from crossmesh.track.tracked_run import (
     TAG_ADAPTER,
@@ -161,7 +161,7 @@ def test_a_run_whose_tag_and_record_are_both_gone_is_comparable_with_none(result
 
 
 SPEC = ExperimentSpec()
-PARAMS = flatten(_params(SPEC))
+PARAMS = flatten(params_of(SPEC))
 WHOLE = replace(RUN, params=PARAMS)
 FACTS = ScienceFacts("w" * 64, "d" * 64, {"rank": 16}, (("a",),))
 

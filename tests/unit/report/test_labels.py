@@ -2,11 +2,11 @@ from dataclasses import fields, replace
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.fingerprint import system_record
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.report.labels import labels, natural
 from crossmesh.report.variants import RunRecord, Variant
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.fingerprint import system_record
 
 
 def run(number, backend="torch", science=None, **system):

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from crossmesh.config.compose import INTERRUPTED, restore_spec
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec
+from crossmesh.config.training import HardwareSpec, MeshSpec
 from crossmesh.errors import InputError
 from crossmesh.plan.figures import Compiled
 from crossmesh.plan.planner import Planner
 from crossmesh.plan.point import Point
 from crossmesh.report import paper, plans
 from crossmesh.report.plans import Plans
-from crossmesh.spec.compose import INTERRUPTED, restore_spec
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.training import HardwareSpec, MeshSpec
 from crossmesh.track.client import TrackingError
 from plan_points import paper_spec
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from crossmesh.config.planning import PlanSpec
 from crossmesh.plan.arrivals import load_of
 from crossmesh.plan.record import PlanRecord
 from crossmesh.plan.serving_forecast import serving_forecast
@@ -17,7 +18,6 @@ from crossmesh.report.plan_files import write_plan
 from crossmesh.report.plan_loads import load_cells, rated
 from crossmesh.report.plan_table import plan_csv, print_plan
 from crossmesh.report.units import number_text, time_text
-from crossmesh.spec.planning import PlanSpec
 from plan_points import paper_engine
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from crossmesh.config.planning import PlanSpec
+from crossmesh.config.sweep import labels_of
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.chips import AgeWarning
 from crossmesh.hardware.mesh import MeshShape
@@ -24,8 +26,6 @@ from crossmesh.report.plan_compiled import compiled_cells
 from crossmesh.report.plan_files import write_plan
 from crossmesh.report.plan_table import plan_cells, plan_columns, plan_csv, print_plan
 from crossmesh.report.plans import plan_json, price_notes
-from crossmesh.spec.planning import PlanSpec
-from crossmesh.spec.sweep import labels_of
 from plan_points import paper_engine, paper_point
 
 TODAY = date(2026, 6, 1)
@@ -139,7 +139,7 @@ def test_prices_of_many_points_are_few_lines(records: list[PlanRecord]) -> None:
         "Prices of 20 points are old or of unknown age: look them up, or give your own in hardware.catalogue.",
     ]
     assert price_notes(many[:1]) == ["USD/h spot in r0, from x, no date: h0 0.00."]
-    others = [replace(one, warnings=("The price of electricity is no price of a slice.",)) for one in many]
+    others = [replace(one, warnings=("The price of electricity is not a price of a slice.",)) for one in many]
     assert price_notes(others)[3:] == notes[3:4]
     assert json.dumps(plan_json("p", many[:1], [], "c")["warnings"]) == json.dumps([str(old), "other"])
 

@@ -54,7 +54,7 @@ def test_solved_problems_change_in_points(results):
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
-        ({"tokens_per_s": "3 percent"}, "fail_if.tokens_per_s='3 percent' is no limit"),
+        ({"tokens_per_s": "3 percent"}, "fail_if.tokens_per_s='3 percent' is not a limit"),
         ({"tokens_per_s": "3%"}, "Allowed: 0 or negative: more is better"),
         ({"wall_clock_s": "-3%"}, "Allowed: 0 or positive: less is better"),
         ({"usd": "0"}, r"fail_if.usd: not measured on torch \(not trained\)"),

@@ -5,9 +5,9 @@ from typing import cast
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.errors import InputError
 from crossmesh.report.comparing import select
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.track.tracked_run import TAG_KIND, TrackedRun
 from crossmesh.track.tracker import Tracker
 

@@ -1,8 +1,8 @@
 from dataclasses import replace
 
+from crossmesh.config.verdicts import MattersSpec
 from crossmesh.report.sweep_charts import Offer, front, heat_panels, points, scaling
 from crossmesh.report.variants import RunRecord
-from crossmesh.spec.verdicts import MattersSpec
 
 
 def run(results, name, rate, hardware="cpu", micro=1, **mesh):

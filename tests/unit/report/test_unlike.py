@@ -1,7 +1,7 @@
 """Nothing unlike passes, nothing alike is refused: a table of what is changed, and of where it must show.
 
 Every key of the spec is changed in turn, and the records of both specs are made by the functions that jobs use. A key shows in the records
-of its classes (`spec/classes.py`) and in no other; a key without a second value here fails.
+of its classes (`config/classes.py`) and in no other; a key without a second value here fails.
 """
 
 import json
@@ -16,6 +16,11 @@ import pytest
 from crossmesh.bench.cells import cells_of
 from crossmesh.bench.load import Target
 from crossmesh.bench.store import identity_of
+from crossmesh.config import fingerprint
+from crossmesh.config.classes import EXAMINATION, KEY_CLASSES, PROVENANCE, SCIENCE, SYSTEM
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.fingerprint import Record, digest_of, trained_record
+from crossmesh.config.training import ModelSpec
 from crossmesh.console import Console
 from crossmesh.data import readers
 from crossmesh.errors import InputError
@@ -36,16 +41,11 @@ from crossmesh.report.variants import RunRecord, Score, Variant
 from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.engine import engine_settings
 from crossmesh.serve.record import engine_record
-from crossmesh.spec import fingerprint
-from crossmesh.spec.classes import EXAMINATION, KEY_CLASSES, PROVENANCE, SCIENCE, SYSTEM
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.fingerprint import Record, digest_of, trained_record
-from crossmesh.spec.training import ModelSpec
 from crossmesh.sweep import trial
 from crossmesh.sweep.trial_log import params_of
 from crossmesh.track.tracked_run import TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED, TrackedRun
 from crossmesh.track.tracker import _flat
-from crossmesh.train.assignment import Origin
+from crossmesh.train.train_job import ResumeCheckpoint
 from crossmesh.verify.random_adapters import write_random_adapter
 from own_problem_files import write_problems
 from verilog_eval_files import write_dataset
@@ -389,8 +389,9 @@ def no_network(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     monkeypatch.setattr(judging, "simulator_version", lambda: "Icarus Verilog 11")
     files = {"train": "rows.jsonl", "test": "other.jsonl"}
     monkeypatch.setattr(readers, "hub_files", lambda _source, split, _cache: [world.folder / files[split]])
-    monkeypatch.setattr(trial, "find_origin", lambda spec, _: Origin("", 1, "s", "d") if spec.checkpoint.resume_from else None)
-    monkeypatch.setattr(trial, "check_origin", lambda *_: None)
+    begun = ResumeCheckpoint("", 1, "s", "d")
+    monkeypatch.setattr(trial, "find_resume_checkpoint", lambda spec, _: begun if spec.checkpoint.resume_from else None)
+    monkeypatch.setattr(trial, "check_resume_checkpoint", lambda *_: None)
     monkeypatch.setattr(benchmark_subject, "server_at", lambda url, model, key: Target(url.removesuffix("/v1"), model or "base", key))
     monkeypatch.setattr(benchmark_subject, "fingerprint_of", lambda _: None)
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from crossmesh.config.verdicts import MattersSpec
 from crossmesh.evaluate.estimates import FEWEST_RUNS
 from crossmesh.report.winners import _LEVEL, _REPEATED
-from crossmesh.spec.verdicts import MattersSpec
 from crossmesh.sweep.repeat import _MOST_RUNS
 from crossmesh.track.load import _LIMITS, GPU_THROTTLED, MEMORY, OTHERS, STEAL, THROTTLED, load_reasons
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from crossmesh.config.bench import TRACE_DIGEST, BenchSpec
 from crossmesh.report.stored import _workload
-from crossmesh.spec.bench import TRACE_DIGEST, BenchSpec
 from crossmesh.track.flatten import flatten
 from crossmesh.track.tracked_run import TrackedRun
 

@@ -96,12 +96,12 @@ def test_request_and_answer_pass_as_they_are() -> None:
 
 @pytest.mark.parametrize("reason", ["left", "late"])
 def test_a_client_that_leaves_or_waits_too_long_is_heard_in_the_engine_by_all_who_listen(reason: str) -> None:
-    heard: list[str] = []
+    received: list[str] = []
 
     async def app(_scope: Scope, receive: Receive, send: Send) -> None:
         assert (await receive())["more_body"] is False
         await start(send)
-        heard.extend([message["type"] for message in await asyncio.gather(receive(), receive())])
+        received.extend([message["type"] for message in await asyncio.gather(receive(), receive())])
 
     client = Client(b"{}")
 
@@ -114,7 +114,7 @@ def test_a_client_that_leaves_or_waits_too_long_is_heard_in_the_engine_by_all_wh
         await asyncio.wait_for(asking, 5)
 
     run(app, ask)
-    assert heard == ["http.disconnect"] * 2
+    assert received == ["http.disconnect"] * 2
 
 
 def test_an_engine_that_goes_ends_the_answer_where_it_is_and_takes_no_more() -> None:

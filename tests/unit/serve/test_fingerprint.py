@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.serving import ServeSpec
 from crossmesh.evaluate.examined import engine_of, surroundings_of
 from crossmesh.files import write_json
 from crossmesh.models.random_weights import architecture_config
@@ -15,8 +17,6 @@ from crossmesh.serve.engine import EngineSettings, engine_settings
 from crossmesh.serve.fingerprint import EngineFacts, fingerprint
 from crossmesh.serve.options import service_limits
 from crossmesh.serve.record import engine_record, server_record
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.serving import ServeSpec
 
 LIMITS: tuple[dict[str, object], ...] = (
     {"replicas": 2},

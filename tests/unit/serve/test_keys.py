@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from crossmesh.config.serving import ServeSpec
 from crossmesh.errors import InputError
 from crossmesh.serve.keys import add_key, admitted_keys, key_digest, key_source, revoke_key, server_key
-from crossmesh.spec.serving import ServeSpec
 
 KEY = "cm-0123456789abcdef"
 

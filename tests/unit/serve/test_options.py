@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from crossmesh.config.serving import ServeSpec
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.serve.options import capacity, check_options, compile_variables, option_arguments, scaling, service_limits
-from crossmesh.spec.serving import ServeSpec
 
 
 def test_defaults_are_one_engine_with_chunked_prefill_and_a_prefix_cache() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from crossmesh.config.serving import ServeSpec
 from crossmesh.errors import InputError
 from crossmesh.serve.parsers import _SIGNS, parser_arguments, tool_parser
-from crossmesh.spec.serving import ServeSpec
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any
 
-from crossmesh.origin import HEADER
 from crossmesh.serve.asgi import Message, Receive, Scope, Send
 from crossmesh.serve.signing import Signing
+from crossmesh.server_identity import HEADER
 
 
 def test_an_answer_is_signed_with_what_the_engine_was_when_it_was_asked() -> None:

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 from ray.util.tpu import get_chips_per_host, get_tpu_version_from_type
 
+from crossmesh.config.compose import compose_spec
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.serving import ServeSpec
+from crossmesh.config.training import BatchSpec, HardwareSpec
 from crossmesh.environments import environment
 from crossmesh.errors import InputError
 from crossmesh.evaluate.answers import refused_parameter
@@ -18,10 +22,6 @@ from crossmesh.hardware.devices import Tpu
 from crossmesh.models.random_weights import architecture_config, architecture_names
 from crossmesh.serve.adapters import ServedAdapter, ServedBase
 from crossmesh.serve.engine import EngineSettings, engine_settings
-from crossmesh.spec.compose import compose_spec
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.serving import ServeSpec
-from crossmesh.spec.training import BatchSpec, HardwareSpec
 from tpu_wheel import implementation
 
 ADAPTER = ServedAdapter("a", Path("/forms/a"), 8)

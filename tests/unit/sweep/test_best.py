@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from crossmesh.spec.verdicts import MattersSpec
+from crossmesh.config.verdicts import MattersSpec
 from crossmesh.sweep.best import Learnt, best_words, leaders, verdicts
 from crossmesh.sweep.state import DONE, FAILED, Point
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from crossmesh.config.compose import Job, SweptJob
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.planning import PlanSpec
+from crossmesh.config.services import StorageSpec
+from crossmesh.config.sweep import SweepKeys, SweepSpec
+from crossmesh.config.training import OptimSpec
 from crossmesh.errors import CrossmeshError, InputError, RejectedError
 from crossmesh.plan.planner import Planner
-from crossmesh.spec.compose import Job, SweptJob
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.planning import PlanSpec
-from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.sweep import SweepKeys, SweepSpec
-from crossmesh.spec.training import OptimSpec
 from crossmesh.sweep import driver
 from crossmesh.sweep.policy import Need
 from crossmesh.sweep.request import request_of

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.fingerprint import ScienceFacts, science_record, settings_digest, system_record
+from crossmesh.config.services import StorageSpec
+from crossmesh.config.training import BackendSpec, CheckpointSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.errors import InputError
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.fingerprint import ScienceFacts, science_record, settings_digest, system_record
-from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.training import BackendSpec, CheckpointSpec, LoraSpec, ModelSpec, OptimSpec
-from crossmesh.sweep.origin import check_origin, find_origin
+from crossmesh.sweep.resume_checkpoint import check_resume_checkpoint, find_resume_checkpoint
 from crossmesh.track.client import TrackingError
 from crossmesh.track.tracked_run import TAG_IDENTITY, TrackedRun
 
@@ -47,16 +47,16 @@ class Runs:
 
 
 def test_it_says_where_the_state_is_and_how_far_it_got() -> None:
-    found = find_origin(SPEC, Runs())
+    found = find_resume_checkpoint(SPEC, Runs())
     assert found is not None
     assert (found.checkpoints, found.step, found.data_digest) == (f"/storage/trials/{'f' * 16}/checkpoints", 4, "d")
     assert found.science == science(SPEC, ROWS[:4]).digest
-    elsewhere = find_origin(SPEC, Runs(target="gs://bucket/all/"))
+    elsewhere = find_resume_checkpoint(SPEC, Runs(target="gs://bucket/all/"))
     assert elsewhere is not None
     assert elsewhere.checkpoints == f"gs://bucket/all/{'f' * 16}"
-    assert find_origin(replace(SPEC, checkpoint=CheckpointSpec()), Runs()) is None
+    assert find_resume_checkpoint(replace(SPEC, checkpoint=CheckpointSpec()), Runs()) is None
     other = replace(SPEC, optim=OptimSpec(steps=8, learning_rate=0.5, weight_decay=0.3), lora=LoraSpec(dropout=0.1))
-    check_origin(found, science(other, ROWS), other, Runs())
+    check_resume_checkpoint(found, science(other, ROWS), other, Runs())
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,15 @@ def test_it_says_where_the_state_is_and_how_far_it_got() -> None:
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_by_what_differs(spec: ExperimentSpec, rows: Any, data: str, said: str) -> None:
-    found = find_origin(SPEC, Runs())
+    found = find_resume_checkpoint(SPEC, Runs())
     assert found is not None
     with pytest.raises(InputError, match=said):
-        check_origin(found, science(spec, rows, data=data), spec, Runs())
+        check_resume_checkpoint(found, science(spec, rows, data=data), spec, Runs())
 
 
 @pytest.mark.parametrize("past", ["", "an earlier run"])
 def test_a_run_that_is_trained_as_its_origin_was_is_set_apart_by_no_more_than_that_one_was(past: str) -> None:
-    found = find_origin(SPEC, Runs(resumed_from=past))
+    found = find_resume_checkpoint(SPEC, Runs(resumed_from=past))
     assert found is not None
     assert found.settings == settings_digest(science(SPEC, ROWS).contents)
     assert replace(found, alike=True).sets_apart == past
@@ -93,17 +93,17 @@ def test_a_run_of_an_older_form_is_named_and_not_gone_on_from() -> None:
     runs = Runs()
     del runs.files["records/science.json"]["form"]
     with pytest.raises(InputError, match=r"recorded by another version of crossmesh \(form 1 of the science record.*lora\.adapter=before"):
-        find_origin(SPEC, runs)
+        find_resume_checkpoint(SPEC, runs)
 
 
 def test_a_run_that_is_not_there_not_finished_or_of_another_system_is_one_message() -> None:
-    with pytest.raises(InputError, match=r"checkpoint\.resume_from='none' is no training run of sqlite:///there.db"):
-        find_origin(replace(SPEC, checkpoint=CheckpointSpec(resume_from="none")), Runs())
+    with pytest.raises(InputError, match=r"checkpoint\.resume_from='none' is not a training run of sqlite:///there.db"):
+        find_resume_checkpoint(replace(SPEC, checkpoint=CheckpointSpec(resume_from="none")), Runs())
     with pytest.raises(InputError, match=r"the run is KILLED\. Finish it first"):
-        find_origin(SPEC, Runs(status="KILLED"))
+        find_resume_checkpoint(SPEC, Runs(status="KILLED"))
     with pytest.raises(InputError, match=r"ran on another system: backend torch there, jax here.*lora\.adapter=before"):
-        find_origin(replace(SPEC, backend=BackendSpec("jax")), Runs())
+        find_resume_checkpoint(replace(SPEC, backend=BackendSpec("jax")), Runs())
     broken = Runs()
     del broken.files["records/spec.json"]["checkpoint"]
-    with pytest.raises(InputError, match="is no training run"):
-        find_origin(SPEC, broken)
+    with pytest.raises(InputError, match="is not a training run"):
+        find_resume_checkpoint(SPEC, broken)

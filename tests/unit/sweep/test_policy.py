@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from crossmesh.spec.sweep import SweepSpec
+from crossmesh.config.sweep import SweepSpec
 from crossmesh.sweep.policy import Need, exit_code, over_budget, startable, try_again
 from crossmesh.sweep.state import FAILED, REJECTED, Point, Spent, SweepState, identity_of, new_points, state_of
 

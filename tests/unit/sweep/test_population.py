@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from crossmesh.config.tune import TuneSpec
 from crossmesh.errors import InputError
-from crossmesh.spec.tune import TuneSpec
 from crossmesh.sweep.population import Population
 from crossmesh.sweep.search import settings_of
 from crossmesh.sweep.state import DONE, FAILED, RUNNING, Point

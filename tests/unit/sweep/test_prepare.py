@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from crossmesh.adapters.continuing import modules_of
+from crossmesh.adapters.init_adapter import modules_of
 from crossmesh.adapters.initial import initial_lora
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import adapter_digest, store_adapter
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.fingerprint import Record
+from crossmesh.config.services import StorageSpec
+from crossmesh.config.serving import ServeSpec
+from crossmesh.config.training import BatchSpec, CheckpointSpec, DataSpec, LoraSpec, ModelSpec, OptimSpec, PackingSpec, RtlSpec
 from crossmesh.errors import InputError
 from crossmesh.models.families import read_architecture
 from crossmesh.models.lora import lora_modules
 from crossmesh.models.weights import ModelFolder, fetch_model
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.fingerprint import Record
-from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.serving import ServeSpec
-from crossmesh.spec.training import BatchSpec, CheckpointSpec, DataSpec, LoraSpec, ModelSpec, OptimSpec, PackingSpec, RtlSpec
 from crossmesh.sweep.trial import Prepared, prepare
 from crossmesh.track.tracked_run import TAG_IDENTITY, TrackedRun
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from crossmesh.spec.compose import compose_spec
-from crossmesh.spec.sweep import SweepSpec
+from crossmesh.config.compose import compose_spec
+from crossmesh.config.sweep import SweepSpec
 from crossmesh.sweep.request import price_warnings, search_request
 
 TODAY = date(2026, 5, 2)

@@ -6,9 +6,9 @@ from pathlib import Path
 import hydra
 import pytest
 
+from crossmesh.config.compose import build, register
+from crossmesh.config.tune import TuneKeys, TuneSpec
 from crossmesh.errors import InputError
-from crossmesh.spec.compose import build, register
-from crossmesh.spec.tune import TuneKeys, TuneSpec
 from crossmesh.sweep.search import TuneSearch, settings_of
 from crossmesh.sweep.state import DONE, FAILED, Point
 

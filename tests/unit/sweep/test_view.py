@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec
 from crossmesh.files import write_json
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec
 from crossmesh.sweep.runs import as_result
 from crossmesh.sweep.state import DONE, REJECTED, RUNNING, STOPPED, WAITING, Point, SweepState, write_state
-from crossmesh.sweep.status import show, standing
+from crossmesh.sweep.status import show, sweep_status
 from crossmesh.sweep.view import SweepView, last_table, left_s, live_table, progress_text
 
 POINTS = (
@@ -87,17 +87,17 @@ def test_without_a_terminal_what_changes_is_a_line(capsys: pytest.CaptureFixture
     assert "step 3/9, 99 tokens/s, 1 min 05 s left" in lines[1]
 
 
-@pytest.mark.parametrize("lives", [True, False])
-def test_a_driver_that_is_not_heard_of_does_not_run_and_neither_do_its_points(tmp_path: Path, *, lives: bool) -> None:
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_driver_that_is_not_heard_of_does_not_run_and_neither_do_its_points(tmp_path: Path, *, alive: bool) -> None:
     spec = ExperimentSpec(storage=StorageSpec(str(tmp_path)))
     folder = tmp_path / "sweeps" / "one"
     write_state(folder, STATE)
     write_state(tmp_path / "sweeps" / "older", replace(STATE, run_id="other", at=1.0))
-    said = {"machine": "elsewhere", "pid": 1, "started": 0, "beat": 1, "at": time.time() - (1 if lives else 600), "released": False}
+    said = {"machine": "elsewhere", "pid": 1, "started": 0, "beat": 1, "at": time.time() - (1 if alive else 600), "released": False}
     write_json(folder / "lease" / "1.json", said)
-    now = standing(spec, "")
-    assert (now.state.run_id, now.lives, now.state.points[1].state) == ("runid", lives, RUNNING if lives else STOPPED)
-    assert standing(spec, "oth").state.run_id == "other"
+    now = sweep_status(spec, "")
+    assert (now.state.run_id, now.alive, now.state.points[1].state) == ("runid", alive, RUNNING if alive else STOPPED)
+    assert sweep_status(spec, "oth").state.run_id == "other"
     console = Console(width=160, record=True)
     show(now, console)
-    assert ("Its command continues it: python jobs/finetune.py -m" in console.export_text()) is not lives
+    assert ("Its command continues it: python jobs/finetune.py -m" in console.export_text()) is not alive

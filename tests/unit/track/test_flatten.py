@@ -6,8 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from mlflow.utils.validation import _validate_metric_name
 
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec
 from crossmesh.track.flatten import KEY_LIMIT, PARAM_LIMIT, flatten, metric_name, split_long
 
 

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.errors import InputError
-from crossmesh.spec.services import StorageSpec, TrackingSpec
 from crossmesh.track.client import tracking_place
 
 STORAGE = StorageSpec(root="/data/cross mesh")

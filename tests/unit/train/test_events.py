@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from crossmesh.spec.services import TrackingSpec
+from crossmesh.config.services import TrackingSpec
 from crossmesh.track import system
 from crossmesh.train.attempt import _Listener
 from crossmesh.train.events import Event, StageEvent, SystemEvent, from_json, to_json
@@ -20,21 +20,21 @@ def _assignment(folder: Path, **tracking: Any) -> Any:
 
 def test_one_worker_of_each_node_tells_the_driver_what_the_node_is_busy_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "EVERY_S", 60.0)
-    assignment = _assignment(tmp_path)
-    heard: list[Event] = []
-    listener = _Listener(assignment, heard.append)
+    job = _assignment(tmp_path)
+    received: list[Event] = []
+    listener = _Listener(job, received.append)
     listener.listen()
-    assignment.events.write_text(json.dumps(to_json(StageEvent("loading"))) + "\n" + '{"kind": "Stage')
+    job.events.write_text(json.dumps(to_json(StageEvent("loading"))) + "\n" + '{"kind": "Stage')
     for node, local_rank in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        with system_metrics(assignment, node, local_rank):
+        with system_metrics(job, node, local_rank):
             pass
     listener.listen()
-    assert heard[0] == StageEvent("loading")
-    assert sorted(event.node for event in heard[1:] if isinstance(event, SystemEvent)) == ["node_0", "node_1"]
-    with assignment.events.open("a") as stream:
+    assert received[0] == StageEvent("loading")
+    assert sorted(event.node for event in received[1:] if isinstance(event, SystemEvent)) == ["node_0", "node_1"]
+    with job.events.open("a") as stream:
         stream.write('Event", "text": "done"}\n')
     listener.listen()
-    assert heard[3:] == [StageEvent("done")]
+    assert received[3:] == [StageEvent("done")]
 
 
 def test_without_system_metrics_nothing_is_sampled(tmp_path: Path) -> None:

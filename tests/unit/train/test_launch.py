@@ -6,30 +6,30 @@ from pathlib import Path
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec
+from crossmesh.config.training import BackendSpec, BatchSpec, HardwareSpec, MeshSpec, ModelSpec
 from crossmesh.environments import environment
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import slices
 from crossmesh.models.weights import ModelFolder
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.training import BackendSpec, BatchSpec, HardwareSpec, MeshSpec, ModelSpec
 from crossmesh.sweep import trial
-from crossmesh.train.assignment import Assignment
 from crossmesh.train.events import Event, WarningEvent
 from crossmesh.train.launch import _finished, check_trainable
+from crossmesh.train.train_job import TrainJob
 
 
 @pytest.mark.parametrize(
     "text", ["", '{"identity": "x", "adap', "[]", "{}", '{"identity": 1, "adapter_digest": 2, "data_digest": 3, "history": [{}]}']
 )
 def test_a_damaged_result_is_reported_and_made_again(tmp_path: Path, text: str) -> None:
-    assignment = Assignment(ExperimentSpec(), ModelFolder(tmp_path, "w", "t", "c"), tmp_path, tmp_path / "attempt")
-    assignment.result.write_text(text)
-    heard: list[Event] = []
-    assert _finished(assignment, heard.append) is None
-    assert isinstance(heard[0], WarningEvent)
-    assert "result.json is damaged" in heard[0].text
-    assert not assignment.result.exists()
+    job = TrainJob(ExperimentSpec(), ModelFolder(tmp_path, "w", "t", "c"), tmp_path, tmp_path / "attempt")
+    job.result.write_text(text)
+    received: list[Event] = []
+    assert _finished(job, received.append) is None
+    assert isinstance(received[0], WarningEvent)
+    assert "result.json is damaged" in received[0].text
+    assert not job.result.exists()
 
 
 def test_what_cannot_be_trained_is_known_from_the_spec_alone() -> None:

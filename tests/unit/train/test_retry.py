@@ -2,7 +2,7 @@
 
 import pytest
 
-from crossmesh.spec.training import RetrySpec
+from crossmesh.config.training import RetrySpec
 from crossmesh.train.retry import Ending, Failure, FailureKind, judge, retries_left, retry_text
 
 RAISED, DIED, START, PREEMPTED = (

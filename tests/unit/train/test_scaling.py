@@ -3,10 +3,10 @@
 import pytest
 from ray.train import ScalingConfig
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import BatchSpec, HardwareSpec, MeshSpec
 from crossmesh.hardware.catalogue import find_slice, slices
 from crossmesh.hardware.devices import Cpu
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BatchSpec, HardwareSpec, MeshSpec
 from crossmesh.train.scaling import Scaling, scaling, workers_of
 
 

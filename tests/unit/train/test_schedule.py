@@ -1,6 +1,6 @@
 import pytest
 
-from crossmesh.spec.training import OptimSpec
+from crossmesh.config.training import OptimSpec
 from crossmesh.train.schedule import learning_rate
 
 

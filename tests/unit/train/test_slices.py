@@ -4,14 +4,14 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import BatchSpec, HardwareSpec, MeshSpec, PackingSpec
 from crossmesh.data.packing import plan_steps
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.devices import Tpu
 from crossmesh.hardware.hosts import whole_slices
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BatchSpec, HardwareSpec, MeshSpec, PackingSpec
 from crossmesh.train import nodes
 from crossmesh.train.nodes import Node
 from crossmesh.train.slices import broken, usable

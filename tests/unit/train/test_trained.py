@@ -11,6 +11,9 @@ import pytest
 from crossmesh.adapters.export import export
 from crossmesh.adapters.initial import initial_lora
 from crossmesh.adapters.peft_format import open_adapter
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec, TrackingSpec
+from crossmesh.config.training import BatchSpec, DataSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.served import serving_stops
 from crossmesh.errors import InputError
@@ -24,11 +27,8 @@ from crossmesh.models.stores import LocalStore
 from crossmesh.models.targets import all_weights
 from crossmesh.models.weights import folder_digests
 from crossmesh.serve.adapters import ServedBase
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec, TrackingSpec
-from crossmesh.spec.training import BatchSpec, DataSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.train import worker
-from crossmesh.train.assignment import Assignment
+from crossmesh.train.train_job import TrainJob
 from quadratic import QuadraticBackend
 
 DATE = "2024-03-05T07:08"
@@ -76,10 +76,10 @@ def trained(base: Path, root: Path, monkeypatch: pytest.MonkeyPatch, rank: int) 
             return {one.hf_name: random.random(shapes[one.hf_name], np.float32) for one in all_weights(architecture)}
 
     monkeypatch.setattr(worker, "make_backend", lambda _: Backend())
-    assignment = Assignment(spec, folder_digests(base), root / "run", root / "run" / "attempt")
-    assignment.attempt.mkdir(parents=True)
-    worker._train(assignment, 0, io.StringIO(), lambda: None)
-    return assignment.trained
+    job = TrainJob(spec, folder_digests(base), root / "run", root / "run" / "attempt")
+    job.attempt.mkdir(parents=True)
+    worker._train(job, 0, io.StringIO(), lambda: None)
+    return job.trained
 
 
 def ends_with(folder: Path) -> int:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import LoraSpec, ModelSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import LoraSpec, ModelSpec
 from crossmesh.verify.adapters import judge, verify_adapters
 
 

@@ -9,13 +9,13 @@ import pytest
 from crossmesh.adapters.initial import initial_lora
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import open_adapter, store_adapter
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import LoraSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.models.families import FAMILIES, parse_architecture
 from crossmesh.models.lora import lora_modules
 from crossmesh.models.random_weights import architecture_config
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import LoraSpec
 from crossmesh.track.sender import registered_name
 from crossmesh.verify.exchange import Subject, _of_all, judge, tiny_models, verify_exchange
 from crossmesh.verify.exchange_figures import agreement, greedy_gap, log_softmax, logprob_difference, module_errors, worst_of

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import BatchSpec, DataSpec, LoraSpec, OptimSpec, PackingSpec
 from crossmesh.data.batches import PackedBatch
 from crossmesh.data.packing import StepPlan, plan_steps
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BatchSpec, DataSpec, LoraSpec, OptimSpec, PackingSpec
 from crossmesh.train.backend import StepMetrics, TrainingSetup
 from crossmesh.train.schedule import learning_rate
 from crossmesh.verify import packing_exact, packing_speed

@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 
+from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.plan.figures import Compiled
-from crossmesh.spec.experiment import ExperimentSpec
 from crossmesh.verify.plan_depths import judge, verify_plan_depths
 
 WHOLE = Compiled("libtpu", 21.0e9, {"weights": 15e9}, 164e12, 1e12, 0.60, extrapolated=False)

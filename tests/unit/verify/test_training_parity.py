@@ -8,6 +8,8 @@ import pytest
 
 from crossmesh.adapters.initial import initial_lora
 from crossmesh.adapters.peft_format import write_adapter
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import BackendSpec, HardwareSpec, LoraSpec, ModelSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
@@ -15,11 +17,9 @@ from crossmesh.models.families import parse_architecture
 from crossmesh.models.lora import lora_modules
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.targets import expand_targets, hf_module_names
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BackendSpec, HardwareSpec, LoraSpec, ModelSpec
 from crossmesh.train.events import StepEvent
 from crossmesh.train.launch import TrainResult
-from crossmesh.verify.checks import UNSAID
+from crossmesh.verify.checks import PLACEHOLDER_MODEL
 from crossmesh.verify.training_parity import cases, compare, on_backend, verify_training_parity
 
 SPEC = ExperimentSpec(model=ModelSpec("gemma4", "random://tiny_gemma4@0"), lora=LoraSpec(rank=2, targets=("q", "k", "v")))
@@ -107,7 +107,7 @@ def test_in_bfloat16_the_drift_is_reported_and_the_modules_are_judged(tmp_path, 
 
 
 def test_without_a_model_one_of_two_has_dropout_and_the_users_own_is_kept():
-    unsaid = replace(SPEC, model=UNSAID)
+    unsaid = replace(SPEC, model=PLACEHOLDER_MODEL)
     assert {name: case.lora.dropout for name, case in cases(unsaid).items()} == {"llama": 0.0, "gemma4": 0.05}
     asked = replace(unsaid, lora=LoraSpec(dropout=0.3))
     assert {name: case.lora.dropout for name, case in cases(asked).items()} == {"llama": 0.3, "gemma4": 0.3}

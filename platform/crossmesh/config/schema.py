@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.config.experiment import ExperimentSpec
 
 Keys = TypeVar("Keys")
 

@@ -12,10 +12,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
+from crossmesh.config.command_line import unreadable
+from crossmesh.config.schema import known_keys, type_of
+from crossmesh.config.training import FAMILIES
 from crossmesh.errors import InputError, nearest
-from crossmesh.spec.command_line import unreadable
-from crossmesh.spec.schema import known_keys, type_of
-from crossmesh.spec.training import FAMILIES
 
 _SOURCES = {
     "model": ("model.weights", "hf://"),

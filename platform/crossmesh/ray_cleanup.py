@@ -1,6 +1,6 @@
 """What a local Ray leaves behind: its processes, found by their environment, and its folder.
 
-Also a program, which imports nothing but the standard library: `python leftovers.py FOLDER` waits for the end of its standard input,
+Also a program, which imports nothing but the standard library: `python ray_cleanup.py FOLDER` waits for the end of its standard input,
 which comes however the process that holds the other end dies, and then clears the folder away.
 """
 

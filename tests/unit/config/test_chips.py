@@ -5,13 +5,13 @@ from contextlib import ExitStack, nullcontext
 import pytest
 
 from crossmesh.cluster import session
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.serving import ServeSpec
+from crossmesh.config.training import HardwareSpec, MeshSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.pipeline import evaluation_job, serving
 from crossmesh.pipeline.benchmark_subject import own_server
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.serving import ServeSpec
-from crossmesh.spec.training import HardwareSpec, MeshSpec
 
 
 @pytest.mark.parametrize(

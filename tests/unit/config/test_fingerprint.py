@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from crossmesh.files import canonical_json
-from crossmesh.spec import fingerprint
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.fingerprint import (
+from crossmesh.config import fingerprint
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.fingerprint import (
     SCIENCE_FORM,
     Record,
     ScienceFacts,
@@ -19,9 +18,9 @@ from crossmesh.spec.fingerprint import (
     system_record,
     trial_identity,
 )
-from crossmesh.spec.services import TrackingSpec
-from crossmesh.spec.serving import ServeSpec
-from crossmesh.spec.training import (
+from crossmesh.config.services import TrackingSpec
+from crossmesh.config.serving import ServeSpec
+from crossmesh.config.training import (
     BackendSpec,
     BatchSpec,
     CheckpointSpec,
@@ -33,6 +32,7 @@ from crossmesh.spec.training import (
     PackingSpec,
     RetrySpec,
 )
+from crossmesh.files import canonical_json
 
 FACTS = ScienceFacts("w", "d", {"modules": ["model.layers.0.self_attn.q_proj"], "rank": 16}, (("a", "b"), ("c", "d")))
 SPEC = ExperimentSpec()

@@ -12,7 +12,7 @@ _GRACE_S = 5.0
 """How long an application may take to end a request whose client left, before it is cancelled."""
 
 
-class Leaving:
+class DisconnectMiddleware:
     """ASGI middleware inside the replica."""
 
     def __init__(self, app: App) -> None:

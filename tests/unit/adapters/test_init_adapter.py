@@ -6,18 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossmesh.adapters.continuing import Start, find_start, first_values, modules_of
+from crossmesh.adapters.init_adapter import InitAdapter, find_init_adapter, first_values, modules_of
 from crossmesh.adapters.initial import initial_lora
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import store_adapter
+from crossmesh.config.services import StorageSpec
+from crossmesh.config.training import LoraSpec
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import parse_architecture
 from crossmesh.models.lora import lora_modules
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.weights import ModelFolder
-from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.training import LoraSpec
 from crossmesh.track.tracker import Tracker
 
 BASE = "b" * 64
@@ -41,8 +41,8 @@ def no_tracker() -> Tracker:
     raise AssertionError("no run was named")
 
 
-def find(lora: LoraSpec, architecture: Architecture, root: Path, base: str = BASE) -> Start | None:
-    return find_start(lora, ModelFolder(root, base, "t", "c"), architecture, StorageSpec(str(root / "storage")), no_tracker)
+def find(lora: LoraSpec, architecture: Architecture, root: Path, base: str = BASE) -> InitAdapter | None:
+    return find_init_adapter(lora, ModelFolder(root, base, "t", "c"), architecture, StorageSpec(str(root / "storage")), no_tracker)
 
 
 def test_ranks_alphas_and_modules_are_the_adapters(llama: Architecture, adapter: Path, tmp_path: Path) -> None:

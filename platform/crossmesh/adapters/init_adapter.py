@@ -14,6 +14,8 @@ from crossmesh.adapters.initial import FloatArray, initial_lora
 from crossmesh.adapters.peft_config import CONFIG_FILE, AdapterConfig
 from crossmesh.adapters.peft_format import WEIGHTS_FILE, OpenAdapter, adapter_digest, check_modules, open_adapter
 from crossmesh.adapters.sources import find_adapter
+from crossmesh.config.services import StorageSpec
+from crossmesh.config.training import LORA_TARGETS, LoraSpec
 from crossmesh.errors import InputError
 from crossmesh.files import new_folder
 from crossmesh.models.architecture import Architecture
@@ -22,13 +24,11 @@ from crossmesh.models.lora import LoraModule, lora_modules
 from crossmesh.models.stores import LocalStore
 from crossmesh.models.targets import expand_targets
 from crossmesh.models.weights import ModelFolder
-from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.training import LORA_TARGETS, LoraSpec
 from crossmesh.track.tracker import Tracker
 
 
 @dataclass(frozen=True)
-class Start:
+class InitAdapter:
     """The adapter that training continues from."""
 
     folder: Path
@@ -36,9 +36,9 @@ class Start:
     digest: str
 
 
-def find_start(
+def find_init_adapter(
     lora: LoraSpec, model: ModelFolder, architecture: Architecture, storage: StorageSpec, open_tracker: Callable[[], Tracker]
-) -> Start | None:
+) -> InitAdapter | None:
     """Find `lora.adapter`, check that it is of this base and keep a copy; None when training starts from the seed.
 
     Raises `InputError` when there is none, when it is of another base, or when `lora` says otherwise than the adapter.
@@ -57,7 +57,7 @@ def find_start(
                 shutil.copyfile(adapter.folder / name, temporary / name)
     if adapter_digest(kept) != digest:
         raise InputError(f"{kept} is no longer the adapter that lora.adapter={lora.adapter!r} is. Remove that folder and run again.")
-    return Start(kept, digest)
+    return InitAdapter(kept, digest)
 
 
 def check_start(adapter: OpenAdapter, lora: LoraSpec, architecture: Architecture, base_digest: str) -> None:
@@ -77,18 +77,18 @@ def check_start(adapter: OpenAdapter, lora: LoraSpec, architecture: Architecture
             )
 
 
-def modules_of(lora: LoraSpec, start: Path | None, architecture: Architecture) -> tuple[LoraModule, ...]:
-    """What LoRA is on each module: as the adapter in `start` has it, or as `lora` says; empty where all weights are trained."""
-    if start is None:
+def modules_of(lora: LoraSpec, init_adapter: Path | None, architecture: Architecture) -> tuple[LoraModule, ...]:
+    """What LoRA is on each module: as the adapter in `init_adapter` has it, or as `lora` says; empty where all weights are trained."""
+    if init_adapter is None:
         return lora_modules(lora, architecture)
-    return _modules_of(check_modules(open_adapter(start), architecture).config, architecture)
+    return _modules_of(check_modules(open_adapter(init_adapter), architecture).config, architecture)
 
 
-def first_values(lora: LoraSpec, start: Path | None, modules: tuple[LoraModule, ...]) -> dict[str, FloatArray]:
-    """The arrays that training starts with, float32 by PEFT name: those of the adapter in `start`, or the seed's."""
-    if start is None:
+def first_values(lora: LoraSpec, init_adapter: Path | None, modules: tuple[LoraModule, ...]) -> dict[str, FloatArray]:
+    """The arrays that training starts with, float32 by PEFT name: those of the adapter in `init_adapter`, or the seed's."""
+    if init_adapter is None:
         return initial_lora(modules, lora.seed)
-    return open_adapter(start).named_as({module.target.hf for module in modules}).arrays()
+    return open_adapter(init_adapter).named_as({module.target.hf for module in modules}).arrays()
 
 
 def _modules_of(config: AdapterConfig, architecture: Architecture) -> tuple[LoraModule, ...]:

@@ -7,19 +7,19 @@ that speed and cost of the run, which has the steps of its origin too, are those
 from collections.abc import Mapping
 from typing import Any
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.fingerprint import SCIENCE_FORM, Record, form_of, settings_digest, system_record
 from crossmesh.errors import CrossmeshError, InputError
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.fingerprint import SCIENCE_FORM, Record, form_of, settings_digest, system_record
 from crossmesh.track.tracked_run import TAG_IDENTITY
 from crossmesh.track.tracker import Tracker
-from crossmesh.train.assignment import Origin, checkpoint_folder, checkpoint_target
+from crossmesh.train.train_job import ResumeCheckpoint, checkpoint_folder, checkpoint_target
 
 _MUST_BE_EQUAL = {"base": "base model", "data": "data", "trained": "what is trained", "lora": "LoRA", "precision": "precision"}
 """Parts of a science record, in words."""
 
 
-def find_origin(spec: ExperimentSpec, tracker: Tracker) -> Origin | None:
-    """Find what `checkpoint.resume_from` names; None when it names nothing. `check_origin` holds it against the rest of the spec.
+def find_resume_checkpoint(spec: ExperimentSpec, tracker: Tracker) -> ResumeCheckpoint | None:
+    """Find what `checkpoint.resume_from` names; None when it names nothing. `check_resume_checkpoint` checks it against the spec.
 
     Raises `InputError` when there is no such run, when it is not finished, or when it ran on another system.
     """
@@ -33,8 +33,8 @@ def find_origin(spec: ExperimentSpec, tracker: Tracker) -> Origin | None:
         target, digest, form = own["checkpoint"]["target"], science["data"]["digest"], form_of(science)
     except (CrossmeshError, OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"checkpoint.resume_from={run_id!r} is no training run of {tracker.uri} that can be read ({_first_line(error)}). Give the id "
-            "of a FINISHED run of kind train; `make ui` shows them."
+            f"checkpoint.resume_from={run_id!r} is not a training run of {tracker.uri} that can be read ({_first_line(error)}). Give the "
+            "id of a FINISHED run of kind train; `make ui` shows them."
         ) from error
     if run.status != "FINISHED":
         raise InputError(f"checkpoint.resume_from={run_id!r}: the run is {run.status}. Finish it first: run its job again.")
@@ -54,25 +54,25 @@ def find_origin(spec: ExperimentSpec, tracker: Tracker) -> Origin | None:
     folder = spec.storage.path / "trials" / identity[:16]
     place = checkpoint_target(target, folder) or str(checkpoint_folder(folder))
     began = science.get("resumed_from", "")
-    return Origin(place, len(rows), Record(science).digest, digest, settings_digest(science), began)
+    return ResumeCheckpoint(place, len(rows), Record(science).digest, digest, settings_digest(science), began)
 
 
-def check_origin(origin: Origin, science: Record, spec: ExperimentSpec, tracker: Tracker) -> None:
-    """Raise `InputError` unless a run with this science can begin where `origin` ended."""
+def check_resume_checkpoint(resume: ResumeCheckpoint, science: Record, spec: ExperimentSpec, tracker: Tracker) -> None:
+    """Raise `InputError` unless a run with this science can begin where `resume` ended."""
     run_id = spec.checkpoint.resume_from
     theirs, own = tracker.read_json(run_id, "records/science.json"), science.contents
     other = [words for part, words in _MUST_BE_EQUAL.items() if _shape(theirs[part]) != _shape(own[part])]
-    if not other and own["steps"][: origin.step] != theirs["steps"]:
+    if not other and own["steps"][: resume.step] != theirs["steps"]:
         other = ["rows of its steps"]
     if other:
         raise InputError(
             f"checkpoint.resume_from={run_id!r} differs from this spec in {' and '.join(other)}: its state does not fit. Only optim and "
             "lora.dropout may differ. Give the rest as that run had it."
         )
-    if origin.step >= spec.optim.last_step:
+    if resume.step >= spec.optim.last_step:
         raise InputError(
-            f"checkpoint.resume_from={run_id!r} ended after step {origin.step}, and this run ends after step {spec.optim.last_step}: "
-            f"nothing is left. Give optim.steps, or optim.stop_at, above {origin.step}."
+            f"checkpoint.resume_from={run_id!r} ended after step {resume.step}, and this run ends after step {spec.optim.last_step}: "
+            f"nothing is left. Give optim.steps, or optim.stop_at, above {resume.step}."
         )
 
 

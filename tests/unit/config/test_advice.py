@@ -11,7 +11,7 @@ import pytest
 
 from crossmesh.command.schema import keys_of as own_keys
 from crossmesh.command.verbs import verbs
-from crossmesh.spec.schema import known_keys
+from crossmesh.config.schema import known_keys
 
 ROOT = Path(__file__).resolve().parents[3]
 _JOB = re.compile(r"(?:jobs/(?=\w+\.py)|`crossmesh )([a-z]+)(?:\.py)?((?: (?:-m|[\w./@+~-]+=[^\s,;:`)]*))*)")
@@ -21,7 +21,7 @@ _KINDS = ("hydra.",)
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Every text of the code that is no docstring, f-strings with `{}` for their values but the jobs that they name."""
+    """Every text of the code that is not a docstring, f-strings with `{}` for their values but the jobs that they name."""
     for file in sorted((ROOT / "platform").rglob("*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}

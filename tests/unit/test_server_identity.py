@@ -11,7 +11,7 @@ import pytest
 
 from crossmesh import origin as module
 from crossmesh.errors import InputError
-from crossmesh.origin import HEADER, Origin, ServerChangedError
+from crossmesh.server_identity import HEADER, Origin, ServerChangedError
 
 
 class Answers:

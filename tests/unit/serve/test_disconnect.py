@@ -4,7 +4,7 @@ import asyncio
 from contextlib import suppress
 
 from crossmesh.serve.asgi import Message, Receive, Scope, Send
-from crossmesh.serve.leaving import Leaving
+from crossmesh.serve.disconnect import DisconnectMiddleware
 
 
 def test_an_application_hears_that_the_client_left_and_ends_what_it_computes() -> None:
@@ -31,7 +31,7 @@ def test_an_application_hears_that_the_client_left_and_ends_what_it_computes() -
         return {"type": "http.request"}
 
     async def main() -> None:
-        request = asyncio.create_task(Leaving(application)({"type": "http"}, silent, _nowhere))
+        request = asyncio.create_task(DisconnectMiddleware(application)({"type": "http"}, silent, _nowhere))
         await asyncio.sleep(0.05)
         request.cancel()
         await asyncio.wait([request])

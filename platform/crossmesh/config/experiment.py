@@ -8,16 +8,13 @@ import math
 import re
 from dataclasses import dataclass, field, replace
 
-from crossmesh.errors import InputError, require
-from crossmesh.hardware.devices import Device, Gpu, Tpu
-from crossmesh.hardware.mesh import MeshShape, resolve_mesh
-from crossmesh.spec.bench import BenchSpec
-from crossmesh.spec.classes import leaves
-from crossmesh.spec.evaluation import EvalSpec
-from crossmesh.spec.planning import PlanSpec
-from crossmesh.spec.services import StorageSpec, TrackingSpec
-from crossmesh.spec.serving import ServeSpec
-from crossmesh.spec.training import (
+from crossmesh.config.bench import BenchSpec
+from crossmesh.config.classes import leaves
+from crossmesh.config.evaluation import EvalSpec
+from crossmesh.config.planning import PlanSpec
+from crossmesh.config.services import StorageSpec, TrackingSpec
+from crossmesh.config.serving import ServeSpec
+from crossmesh.config.training import (
     ATTENTIONS,
     AUTO,
     BackendSpec,
@@ -33,7 +30,10 @@ from crossmesh.spec.training import (
     RetrySpec,
     default_torch_kernel,
 )
-from crossmesh.spec.verdicts import MattersSpec
+from crossmesh.config.verdicts import MattersSpec
+from crossmesh.errors import InputError, require
+from crossmesh.hardware.devices import Device, Gpu, Tpu
+from crossmesh.hardware.mesh import MeshShape, resolve_mesh
 
 _WHOLE_LIMIT = 1 << 31
 _SEED_LIMIT = 1 << 32
@@ -72,7 +72,7 @@ class ExperimentSpec:
         require(plain, "name", self.name, "letters, digits, '_', '-', '.' and blanks, a letter or digit first: it names a folder")
         for key, value in leaves(self):
             _check_number(key, value)
-        ways = self.mesh_shape.batch_ways
+        ways = self.mesh_shape.dp_size
         if self.batch.size % (max(self.batch.micro, 1) * ways):
             possible = [] if self.batch.size % ways else _divisors(self.batch.size // ways)
             allowed = f"batch.micro one of {possible}" if possible else f"batch.size a multiple of {ways}, the mesh's data x fsdp"
@@ -182,13 +182,13 @@ class ExperimentSpec:
     @property
     def micro_batch(self) -> int:
         """Sequences that one data-parallel rank computes at once."""
-        share = 1 if self.packing.mode == "step" else self.batch.size // self.mesh_shape.batch_ways
+        share = 1 if self.packing.mode == "step" else self.batch.size // self.mesh_shape.dp_size
         return self.batch.micro or share
 
     @property
     def accumulation(self) -> int:
         """Micro-batches per optimizer step; with `packing.mode=step` the most that a step can have."""
-        return self.batch.size // (self.micro_batch * self.mesh_shape.batch_ways)
+        return self.batch.size // (self.micro_batch * self.mesh_shape.dp_size)
 
 
 def _check_number(key: str, value: object) -> None:

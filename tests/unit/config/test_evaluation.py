@@ -2,8 +2,8 @@
 
 import pytest
 
+from crossmesh.config.evaluation import EvalSpec
 from crossmesh.errors import InputError
-from crossmesh.spec.evaluation import EvalSpec
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from crossmesh.config.compose import JobKeys, build
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.mistakes import translate
 from crossmesh.errors import InputError, require
-from crossmesh.spec.compose import JobKeys, build
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.mistakes import translate
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,16 @@
 """What identifies a run: science (what is learnt) and system (how fast), each a plain JSON value whose digest is its fingerprint.
 
 Science holds nothing that only changes speed, and names no backend: two runs with equal science must learn the same thing on any
-hardware. A trial's identity is science and system. The third record, provenance, is no part of it (`track/provenance.py`).
+hardware. A trial's identity is science and system. The third record, provenance, is not part of it (`track/provenance.py`).
 """
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import LORA_MASKS, NF4_BLOCK
 from crossmesh.files import canonical_json, digest_text
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import LORA_MASKS, NF4_BLOCK
 
 SCIENCE_FORM = 2
 """Of the science record; raised when it says other things, or says them otherwise. Records without a number are of form 1."""

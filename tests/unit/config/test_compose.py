@@ -8,12 +8,12 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 
+from crossmesh.config.compose import JobKeys, compose_spec, run_job, sweep_size
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import StorageSpec
+from crossmesh.config.training import BatchSpec
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.spec.compose import JobKeys, compose_spec, run_job, sweep_size
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.services import StorageSpec
-from crossmesh.spec.training import BatchSpec
 from crossmesh.storage_check import Mount
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
@@ -132,7 +132,7 @@ def test_a_batch_that_does_not_divide_names_the_sizes_that_do_at_once():
 def test_micro_batch_is_a_ranks_whole_share_unless_named(hardware, micro, accumulation):
     spec = compose_spec(CONF, f"hardware={hardware}")
     assert (spec.micro_batch, spec.accumulation) == (micro, accumulation)
-    assert compose_spec(CONF, f"hardware={hardware}", "batch.micro=1").accumulation == 8 // spec.mesh_shape.batch_ways
+    assert compose_spec(CONF, f"hardware={hardware}", "batch.micro=1").accumulation == 8 // spec.mesh_shape.dp_size
     assert compose_spec(CONF, f"hardware={hardware}", "packing=step").micro_batch == 1
 
 
@@ -175,7 +175,7 @@ def test_the_attention_kernel_follows_backend_and_hardware_unless_named(override
 def test_a_cpu_is_split_into_the_devices_asked_for_and_slices_multiply_the_batch_ways():
     spec = compose_spec(CONF, "hardware.cpu_devices=4", "mesh=fsdp_tp", "mesh.dcn=2")
     assert spec.mesh_shape == MeshShape(data=1, fsdp=2, tp=2, dcn=2)
-    assert (spec.mesh_shape.devices, spec.mesh_shape.batch_ways, spec.micro_batch) == (8, 4, 2)
+    assert (spec.mesh_shape.devices, spec.mesh_shape.dp_size, spec.micro_batch) == (8, 4, 2)
 
 
 def test_a_packed_sequence_is_as_long_as_the_longest_row_unless_named():
@@ -265,5 +265,5 @@ def test_the_size_of_a_sweep_is_known_before_it_starts(
     typed: list[str], mode: RunMode, size: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["jobs/plan.py", *typed])
-    monkeypatch.setattr("crossmesh.spec.compose.HydraConfig", SimpleNamespace(get=lambda: SimpleNamespace(mode=mode)))
+    monkeypatch.setattr("crossmesh.config.compose.HydraConfig", SimpleNamespace(get=lambda: SimpleNamespace(mode=mode)))
     assert sweep_size() == size

@@ -29,7 +29,7 @@ def test_what_a_killed_process_guarded_is_cleared_away(tmp_path: Path) -> None:
     driver = f"""
 import os, subprocess, sys, time
 from pathlib import Path
-from crossmesh.leftovers import guarded
+from crossmesh.ray_cleanup import guarded
 with guarded(Path({str(folder)!r})):
     child = [sys.executable, "-c", "import time; time.sleep(60)"]
     subprocess.Popen(child, env={{**os.environ, "RAY_TMPDIR": {str(folder)!r}}}, stdout=subprocess.DEVNULL)

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from crossmesh.config.training import AUTO, DTYPES
 from crossmesh.errors import InputError, require, require_choice
-from crossmesh.spec.training import AUTO, DTYPES
 
 KV_CACHE_DTYPES = ("float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2")
 TASKS = ("generate", "embed")

@@ -1,7 +1,7 @@
 """Every key of the spec says what it decides."""
 
-from crossmesh.spec.classes import CLASSES, KEY_CLASSES, leaves, settings
-from crossmesh.spec.experiment import ExperimentSpec
+from crossmesh.config.classes import CLASSES, KEY_CLASSES, leaves, settings
+from crossmesh.config.experiment import ExperimentSpec
 
 
 def test_every_key_has_joined_a_class() -> None:

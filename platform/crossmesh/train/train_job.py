@@ -7,16 +7,16 @@ the driver's request to stop. All of it lies under `storage.root`, which driver 
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from crossmesh.adapters.continuing import Start
+from crossmesh.adapters.init_adapter import InitAdapter
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.fingerprint import base_precision, dropout_science
 from crossmesh.files import canonical_json, digest_text
 from crossmesh.models.weights import ModelFolder
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.fingerprint import base_precision, dropout_science
 from crossmesh.train.checkpoint import CheckpointStore
 
 
 @dataclass(frozen=True)
-class Origin:
+class ResumeCheckpoint:
     """The last state of another run, with which a run begins (`checkpoint.resume_from`)."""
 
     checkpoints: str
@@ -41,7 +41,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Assignment:
+class TrainJob:
     """One attempt at a training run; sent to the worker."""
 
     spec: ExperimentSpec
@@ -49,9 +49,9 @@ class Assignment:
     run_folder: Path
     attempt: Path
     """Folder of this attempt."""
-    start: Start | None = None
+    init_adapter: InitAdapter | None = None
     """The adapter that training continues from; None: the seed's initial values."""
-    origin: Origin | None = None
+    resume: ResumeCheckpoint | None = None
     """The state that training begins with; None: that of step 0."""
     order: str = ""
     """Digest of the rows of every step, where whoever asks knows them; empty: what decides them counts in its place."""
@@ -140,7 +140,7 @@ class Assignment:
         optim = {**asdict(spec.optim), "warmup_steps": spec.optim.warmup}
         del optim["stop_at"]
         ends = 0 if spec.optim.last_step == spec.optim.steps else spec.optim.last_step
-        part = [ends, self.origin.sets_apart if self.origin else ""]
+        part = [ends, self.resume.sets_apart if self.resume else ""]
         decided = [spec.data.seed, spec.packing.window if spec.packing.mode == "stream" else 0]
         parts = {
             "model": [model.weights_digest, spec.model.dtype, base_precision(spec)],
@@ -150,7 +150,7 @@ class Assignment:
             "packing": [spec.packing.mode, spec.sequence_length],
             "lora": "full"
             if spec.lora.full
-            else {**asdict(spec.lora), **dropout_science(spec), "adapter": self.start.digest if self.start else ""},
+            else {**asdict(spec.lora), **dropout_science(spec), "adapter": self.init_adapter.digest if self.init_adapter else ""},
             "optim": optim,
             "batch": [spec.batch.size, spec.micro_batch],
             "mesh": asdict(spec.mesh_shape),

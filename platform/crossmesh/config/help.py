@@ -14,9 +14,9 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.schema import names, schema, type_of
 from crossmesh.installation import job_command
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.schema import names, schema, type_of
 
 LINES, COLUMNS = 40, 80
 _NAME = 27

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from crossmesh.config.sweep import SweepKeys
 from crossmesh.errors import InputError, require, require_choice
-from crossmesh.spec.sweep import SweepKeys
 
 SEARCHES = ("grid", "random", "optuna")
 METRICS = {"loss": "min", "tokens_per_s": "max"}

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from crossmesh.models.weights import ModelFolder
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.serving import ServeSpec
-from crossmesh.spec.training import (
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.serving import ServeSpec
+from crossmesh.config.training import (
     BackendSpec,
     BatchSpec,
     CheckpointSpec,
@@ -19,13 +18,14 @@ from crossmesh.spec.training import (
     OptimSpec,
     PackingSpec,
 )
-from crossmesh.train.assignment import Assignment, Origin, checkpoint_target
+from crossmesh.models.weights import ModelFolder
+from crossmesh.train.train_job import ResumeCheckpoint, TrainJob, checkpoint_target
 
 SPEC = ExperimentSpec()
 
 
-def assigned(spec: ExperimentSpec, *, order: str = "", files: tuple[str, str] = ("t", "c")) -> Assignment:
-    return Assignment(spec, ModelFolder(Path("/model"), "w", *files), Path("/runs/one"), Path("/runs/one/attempt"), order=order)
+def assigned(spec: ExperimentSpec, *, order: str = "", files: tuple[str, str] = ("t", "c")) -> TrainJob:
+    return TrainJob(spec, ModelFolder(Path("/model"), "w", *files), Path("/runs/one"), Path("/runs/one/attempt"), order=order)
 
 
 def identity(spec: ExperimentSpec) -> str:
@@ -71,10 +71,10 @@ def test_what_is_computed_counts(other):
 
 
 def test_the_state_that_a_run_begins_with_counts_unless_it_is_that_of_the_same_training():
-    origins = [Origin("/runs/other", 10, science, "d") for science in ("a", "b")]
-    begun = [replace(assigned(SPEC), origin=origin).identity for origin in origins]
+    origins = [ResumeCheckpoint("/runs/other", 10, science, "d") for science in ("a", "b")]
+    begun = [replace(assigned(SPEC), resume=origin).identity for origin in origins]
     assert len({*begun, identity(SPEC)}) == 3
-    alike = [replace(assigned(SPEC), origin=replace(origin, alike=True)).identity for origin in origins]
+    alike = [replace(assigned(SPEC), resume=replace(origin, alike=True)).identity for origin in origins]
     assert {*alike} == {identity(SPEC)}
 
 

@@ -27,14 +27,14 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from crossmesh.config.command_line import readable
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.help import help_text
+from crossmesh.config.mistakes import no_file_name, reason, translate, unknown_key
+from crossmesh.config.schema import known_keys, names, schema, to_dataclass
+from crossmesh.config.services import StorageSpec, tracked_in_storage
 from crossmesh.errors import CrossmeshError, InputError, require_choice
 from crossmesh.signals import terminate_like_interrupt
-from crossmesh.spec.command_line import readable
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.help import help_text
-from crossmesh.spec.mistakes import no_file_name, reason, translate, unknown_key
-from crossmesh.spec.schema import known_keys, names, schema, to_dataclass
-from crossmesh.spec.services import StorageSpec, tracked_in_storage
 from crossmesh.storage_check import require_storage
 
 Keys = TypeVar("Keys")

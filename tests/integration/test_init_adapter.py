@@ -12,15 +12,15 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from crossmesh.adapters.continuing import modules_of
+from crossmesh.adapters.init_adapter import modules_of
 from crossmesh.adapters.initial import FloatArray
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import read_adapter, store_adapter
+from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.training import BackendSpec, LoraSpec, OptimSpec
 from crossmesh.data.batches import PackedBatch
 from crossmesh.models.families import read_architecture
 from crossmesh.models.hf_torch import hidden_states, logits, model_inputs
-from crossmesh.spec.experiment import ExperimentSpec
-from crossmesh.spec.training import BackendSpec, LoraSpec, OptimSpec
 from crossmesh.train.backend import Backend, TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.torch_backend import TorchBackend
@@ -41,11 +41,11 @@ def batch() -> PackedBatch:
     return unpacked(rows(4), 4, 48)
 
 
-def started(backend: str, model: Path, cache: Path, start: Path | None = None) -> Backend:
-    lora = LORA if start is None else LoraSpec(adapter=str(start))
+def started(backend: str, model: Path, cache: Path, init_adapter: Path | None = None) -> Backend:
+    lora = LORA if init_adapter is None else LoraSpec(adapter=str(init_adapter))
     spec = ExperimentSpec(lora=lora, optim=OptimSpec(steps=20, learning_rate=1e-2, weight_decay=0.01), backend=BackendSpec(backend))
     made = BACKENDS[backend]()
-    made.init(TrainingSetup.of(spec, model, cache, start))
+    made.init(TrainingSetup.of(spec, model, cache, init_adapter))
     return made
 
 

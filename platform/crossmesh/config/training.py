@@ -172,8 +172,8 @@ class LoraSpec:
                     re.compile(expression)
                 except re.error as error:
                     raise InputError(
-                        f"lora.{key} has the key {expression!r}, which is no regular expression: {error}. Allowed: the end of a module's "
-                        "name, e.g. q_proj, or a regular expression for it."
+                        f"lora.{key} has the key {expression!r}, which is not a regular expression: {error}. Allowed: the end of a "
+                        "module's name, e.g. q_proj, or a regular expression for it."
                     ) from error
             require(not (pattern and self.full), f"lora.{key}", pattern, "nothing with lora.rank=0: it belongs to an adapter")
             require(not (pattern and self.adapter), f"lora.{key}", pattern, "nothing with lora.adapter, which has its own")
@@ -394,7 +394,7 @@ class RetrySpec:
     """Nodes that were taken back with notice."""
     resize_interval_s: float = 60.0
     """How often a run on fewer slices than `mesh.dcn` looks whether those that it lacks have come (`mesh.min_dcn`). It then stops after its
-    step, with a checkpoint, and goes on on all of them; that is no retry."""
+    step, with a checkpoint, and goes on on all of them; that is not a retry."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""

@@ -9,9 +9,9 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from crossmesh.config.command_line import command, readable, value_text
+from crossmesh.config.compose import JobKeys, compose_spec, run_job
 from crossmesh.errors import InputError
-from crossmesh.spec.command_line import command, readable, value_text
-from crossmesh.spec.compose import JobKeys, compose_spec, run_job
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 
@@ -76,15 +76,15 @@ def test_a_slow_job_says_at_once_that_it_starts_and_a_terminated_one_ends_as_an_
     monkeypatch.setattr("sys.argv", ["finetune.py", f"storage.root={tmp_path}", "name=mine"])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     GlobalHydra.instance().clear()
-    heard = []
+    received = []
 
     def run(job):
-        heard.append(capsys.readouterr().err)
+        received.append(capsys.readouterr().err)
         signal.raise_signal(signal.SIGTERM)
 
     with pytest.raises(SystemExit) as ended:
         run_job("finetune", JobKeys, run, CONF, slow=True)
-    assert heard == ["crossmesh: finetune is starting: mine\n"]
+    assert received == ["crossmesh: finetune is starting: mine\n"]
     assert ended.value.code == 130
     assert "interrupted" in capsys.readouterr().err
 
