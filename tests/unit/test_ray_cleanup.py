@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from crossmesh import leftovers
+from crossmesh import ray_cleanup
 
 
 def test_processes_of_a_folder_are_found_by_their_environment_and_ended(tmp_path: Path) -> None:
@@ -17,9 +17,9 @@ def test_processes_of_a_folder_are_found_by_their_environment_and_ended(tmp_path
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    assert leftovers.processes_of(tmp_path) == [process.pid]
-    assert leftovers.processes_of(tmp_path / "other") == []
-    leftovers.end_processes(tmp_path, grace_s=0.0, ask_s=0.5)
+    assert ray_cleanup.processes_of(tmp_path) == [process.pid]
+    assert ray_cleanup.processes_of(tmp_path / "other") == []
+    ray_cleanup.end_processes(tmp_path, grace_s=0.0, ask_s=0.5)
     assert process.wait(timeout=5) == -signal.SIGKILL
 
 
@@ -36,15 +36,15 @@ with guarded(Path({str(folder)!r})):
     print("up", flush=True)
     time.sleep(60)
 """
-    path = str(Path(leftovers.__file__).parents[1])
+    path = str(Path(ray_cleanup.__file__).parents[1])
     process = subprocess.Popen([sys.executable, "-c", driver], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path})
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
-    assert len(leftovers.processes_of(folder)) == 1
+    assert len(ray_cleanup.processes_of(folder)) == 1
     process.kill()
     process.wait()
     deadline = time.monotonic() + 30
     while folder.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not folder.exists()
-    assert leftovers.processes_of(folder) == []
+    assert ray_cleanup.processes_of(folder) == []
