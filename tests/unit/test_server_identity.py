@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from crossmesh import origin as module
+from crossmesh import server_identity as module
 from crossmesh.errors import InputError
 from crossmesh.server_identity import HEADER, Origin, ServerChangedError
 
