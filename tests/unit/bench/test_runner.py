@@ -59,7 +59,7 @@ def caches(monkeypatch: pytest.MonkeyPatch) -> list[Target]:
     reset: list[Target] = []
     monkeypatch.setattr(runner, "reset_cache", lambda target: not reset.append(target))
     monkeypatch.setattr(runner, "lookups_of", lambda target: Lookups(100 * len(reset), 0))
-    monkeypatch.setattr(runner, "ResumeCheckpoint", lambda *_: SimpleNamespace(check=lambda: None))
+    monkeypatch.setattr(runner, "Origin", lambda *_: SimpleNamespace(check=lambda: None))
     return reset
 
 

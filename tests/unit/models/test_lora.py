@@ -55,7 +55,7 @@ def test_a_pattern_that_fits_no_adapted_module_is_refused(llama: Architecture, k
     ("changes", "said"),
     [
         ({"rank_pattern": {"q_proj": 0}}, r"lora\.rank_pattern\.q_proj=0 .*positive"),
-        ({"alpha_pattern": {"(q_proj": 1.0}}, r"no regular expression"),
+        ({"alpha_pattern": {"(q_proj": 1.0}}, r"not a regular expression"),
         ({"rank": 0, "rank_pattern": {"q_proj": 2}}, r"belongs to an adapter"),
         ({"adapter": "mine", "alpha_pattern": {"q_proj": 2.0}}, r"has its own"),
         ({"rank": 0, "adapter": "mine"}, r"lora\.adapter='mine' .*trains all weights"),

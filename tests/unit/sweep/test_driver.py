@@ -144,7 +144,7 @@ def test_what_fails_ends_no_sweep_and_the_same_command_does_only_the_rest(work: 
     reasons = {one["point"]: one["reason"] for one in said["points"]}
     assert reasons["optim.steps=3"] == "nan at step 2"
     assert reasons["optim.steps=99"] == "does not fit"
-    assert "ValueError: a bug The whole story is in" in reasons["optim.steps=4"]
+    assert "ValueError: a bug Full log:" in reasons["optim.steps=4"]
     work.started, work.does = [], {}
     code, again = run(work, points)
     assert (code, again["skipped"], again["failed"], work.started) == (1, 2, 3, [])  # Tried twice, and divergence once.

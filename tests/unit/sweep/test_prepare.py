@@ -62,8 +62,10 @@ def test_the_adapter_is_science_by_its_content(spec: ExperimentSpec, model: Mode
     from_the_seed = {"rank": 4, "alpha": 8.0, "targets": OWN.targets, "rank_pattern": OWN.rank_pattern}
     others = [prepared(spec, model, adapter=str(other)), prepared(spec, model, **from_the_seed)]
     assert len({one.identity, *(trial.identity for trial in others)}) == 3
-    assert one.start is not None
-    assert modules_of(LoraSpec(), one.start.folder, read_architecture(model.path)) == lora_modules(OWN, read_architecture(model.path))
+    assert one.init_adapter is not None
+    assert modules_of(LoraSpec(), one.init_adapter.folder, read_architecture(model.path)) == lora_modules(
+        OWN, read_architecture(model.path)
+    )
 
 
 def test_a_pattern_is_science_by_what_it_comes_to(spec: ExperimentSpec, model: ModelFolder) -> None:
@@ -174,8 +176,8 @@ def test_a_run_that_goes_on_with_its_origins_settings_is_the_undisturbed_run(spe
     undisturbed, one = prepare(whole, model, NO_TRACKER), prepare(resumed, model, origins)
     expected = {**undisturbed.science.contents, **({"resumed_from": past} if past else {})}
     assert one.science.contents == expected
-    assert one.origin is not None
-    assert (one.origin.step, one.origin.sets_apart) == (2, past)
+    assert one.resume is not None
+    assert (one.resume.step, one.resume.sets_apart) == (2, past)
     if not past:
         assert (one.identity, one.order) == (undisturbed.identity, undisturbed.order)
     faster = prepare(replace(resumed, optim=OptimSpec(steps=4, learning_rate=0.5)), model, origins)
