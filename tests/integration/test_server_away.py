@@ -14,10 +14,10 @@ import pytest
 from crossmesh.cluster.session import ray_session
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.config.training import BatchSpec, CheckpointSpec
-from crossmesh.sweep.trial import fetch, prepare, run_trial
 from crossmesh.track.tracked_run import TAG_ADAPTER
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import Event, StepEvent
+from crossmesh.trial.trial import fetch, prepare, run_trial
 from mlflow_server import MlflowServer, mlflow_server
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]

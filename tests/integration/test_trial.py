@@ -16,13 +16,13 @@ from crossmesh.config.training import OptimSpec
 from crossmesh.data.lengths import length_statistics
 from crossmesh.models.placement import Placement
 from crossmesh.models.weights import ModelFolder
-from crossmesh.sweep import trial
 from crossmesh.track.sender import TAG_VERSION
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TAG_DATA
 from crossmesh.track.tracker import Tracker
 from crossmesh.track.views import VIEWS
 from crossmesh.train.events import Event, StageEvent, StepEvent
 from crossmesh.train.launch import TrainResult
+from crossmesh.trial import trial
 
 pytestmark = pytest.mark.integration
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from crossmesh.doctor.finding import Finding, fault, ok
 
 SKEW_S = 1.0
-"""Synchronized machines are milliseconds apart. Leases do not depend on the clock (`sweep/lease.py`); the order of what several nodes
+"""Synchronized machines are milliseconds apart. Leases do not depend on the clock (`trial/lease.py`); the order of what several nodes
 write, and of runs in MLflow, does, and so do certificates and access tokens of buckets, which allow for minutes."""
 
 

@@ -15,8 +15,8 @@ from crossmesh.console import Console
 from crossmesh.errors import require_choice
 from crossmesh.installation import conf_folder
 from crossmesh.models.stores import is_made, open_store
-from crossmesh.sweep.trial import fetch
 from crossmesh.track.tracker import Tracker
+from crossmesh.trial.trial import fetch
 
 
 @dataclass(frozen=True)

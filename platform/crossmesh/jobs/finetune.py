@@ -36,9 +36,9 @@ def run(job: Job[FinetuneKeys]) -> None:
     from crossmesh.plan.planner import own_planner
     from crossmesh.sweep.repeat import add_repeats
     from crossmesh.sweep.training import values_of
-    from crossmesh.sweep.trial import fetch, prepare, run_trial
     from crossmesh.track.tracker import Tracker
     from crossmesh.train.launch import check_trainable
+    from crossmesh.trial.trial import fetch, prepare, run_trial
 
     spec, console = job.spec, Console()
     check_trainable(spec)

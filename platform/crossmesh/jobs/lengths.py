@@ -27,7 +27,7 @@ def run(job: Job[LengthsKeys]) -> None:
     from crossmesh.data.served import dropped_text
     from crossmesh.data.shown import page, segments, terminal
     from crossmesh.files import write_text
-    from crossmesh.sweep.trial import fetch, own_tokenizer, read_data
+    from crossmesh.trial.trial import fetch, own_tokenizer, read_data
 
     spec, console = job.spec, Console()
     with console.stage(f"data: {spec.data.source}"):

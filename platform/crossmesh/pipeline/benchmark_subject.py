@@ -25,7 +25,7 @@ from crossmesh.serve.adapters import ServedAdapter, ServedBase
 from crossmesh.serve.app import Server, start_server
 from crossmesh.serve.engine import EngineSettings, engine_settings
 from crossmesh.serve.record import server_record
-from crossmesh.sweep.trial import fetch
+from crossmesh.trial.trial import fetch
 
 
 @dataclass(frozen=True)

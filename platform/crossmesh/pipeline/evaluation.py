@@ -31,10 +31,10 @@ from crossmesh.serve.app import start_server
 from crossmesh.serve.engine import engine_settings
 from crossmesh.serve.record import engine_record
 from crossmesh.server_identity import Origin
-from crossmesh.sweep.trial import cache_folder
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TAG_EVALUATION, TAG_SERVER, TAG_SUBJECT
 from crossmesh.track.tracker import Tracker
+from crossmesh.trial.trial import cache_folder
 
 BASE = "base"
 _NO_FILES: Mapping[str, str] = {}

@@ -17,10 +17,10 @@ from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, check_evalu
 from crossmesh.pipeline.serving import named_adapters
 from crossmesh.plan.gate import gate_serving
 from crossmesh.plan.planner import own_planner
-from crossmesh.sweep.trial import fetch
 from crossmesh.track.flatten import flatten
 from crossmesh.track.tracked_run import TAG_KIND
 from crossmesh.track.tracker import Tracker
+from crossmesh.trial.trial import fetch
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,11 @@ from crossmesh.report.trained_run import mean_power, planned_before, training_su
 from crossmesh.report.variants import EMULATED_RENT, Results, RunRecord, Variant, answers_of, scores_of
 from crossmesh.report.write import Report, make_report
 from crossmesh.sweep.repeat import Repeats
-from crossmesh.sweep.trial import Trial, fetch, prepare, run_trial
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.repeats import load_of, repeats_by_run
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.launch import check_trainable
+from crossmesh.trial.trial import Trial, fetch, prepare, run_trial
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from crossmesh.serve.adapters import check_names
 from crossmesh.serve.app import place_of, start_server
 from crossmesh.serve.applications import check_port
 from crossmesh.serve.keys import add_key, key_source, revoke_key
-from crossmesh.sweep.trial import fetch
 from crossmesh.track.tracker import Tracker
+from crossmesh.trial.trial import fetch
 
 _KEYS_S = 2.0
 """Seconds until keys that were added or revoked count."""

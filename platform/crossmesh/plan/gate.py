@@ -1,7 +1,7 @@
 """The gate before every job: what the plan says cannot work, or exceeds the budget, is refused before anything is started or rented.
 
 Pure decisions over what is on this machine. On a CPU the exact rules alone decide: it has no figures. Of a model that is not here
-nothing is known until it is; `sweep/trial.py` asks again with the model's architecture and the data's rows.
+nothing is known until it is; `trial/trial.py` asks again with the model's architecture and the data's rows.
 """
 
 from dataclasses import replace

@@ -1,1 +1,1 @@
-"""The trial: one fine-tuning run of a spec, tracked, resumable and done at most once."""
+"""Many trials: sweeps, adaptive searches and repeats, gated, budgeted and resumable."""

@@ -25,7 +25,6 @@ from crossmesh.evaluate.estimates import FEWEST_RUNS
 from crossmesh.installation import job_command
 from crossmesh.plan.planner import own_planner
 from crossmesh.sweep.best import Learnt, Verdict, best_words, leaders, verdicts
-from crossmesh.sweep.lease import Lease, leased
 from crossmesh.sweep.policy import Need, exit_code, over_budget, startable, try_again
 from crossmesh.sweep.repeat import Repeats
 from crossmesh.sweep.request import Adaptive, Request, check_price, first_state, price_warnings
@@ -46,13 +45,14 @@ from crossmesh.sweep.state import (
     sweeps_folder,
     write_state,
 )
-from crossmesh.sweep.trial import StoppedEarlyError
 from crossmesh.sweep.view import SweepView, last_table
 from crossmesh.sweep.work import Workload
 from crossmesh.track.client import TrackingError
 from crossmesh.track.repeats import repeats_by_run, sound_rates
 from crossmesh.track.tracked_run import TAG_DATA, TAG_SCIENCE
 from crossmesh.track.tracker import Tracker
+from crossmesh.trial.lease import Lease, leased
+from crossmesh.trial.trial import StoppedEarlyError
 
 _POLL_S = 0.5
 _WRITE_S = 2.0

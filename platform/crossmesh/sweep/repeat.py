@@ -14,13 +14,13 @@ from crossmesh.config.compose import restore_spec
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.fingerprint import SCIENCE_FORM, form_of
 from crossmesh.errors import InputError, require
-from crossmesh.sweep.trial import Prepared, fetch, prepare
 from crossmesh.track.load import load_reasons
 from crossmesh.track.repeats import KIND, RATE, TAG_OF, TAG_ROUND, TAG_STEPS, repeats_by_run, sound_rounds
 from crossmesh.track.tracked_run import TAG_SCIENCE, TrackedRun
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import Event, LoadEvent, StepEvent
 from crossmesh.train.launch import train
+from crossmesh.trial.trial import Prepared, fetch, prepare
 
 _MOST_RUNS = 12
 """Runs that are repeated together: more would take a day and correct each other away."""

@@ -14,11 +14,11 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.errors import BudgetReachedError, CrossmeshError, InputError, RejectedError
 from crossmesh.files import write_text
 from crossmesh.sweep.state import DONE, EARLY, FAILED, REJECTED, RUNNING, SKIPPED, STOPPED, Point
-from crossmesh.sweep.trial import StoppedEarlyError
 from crossmesh.sweep.work import Hooks, Workload
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import Event, StageEvent, StartEvent, StepEvent, WarningEvent
 from crossmesh.train.loop import DivergedError
+from crossmesh.trial.trial import StoppedEarlyError
 
 _RECENT = 0.3
 """Weight of the last step in the mean that the time left follows from."""

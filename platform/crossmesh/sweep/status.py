@@ -11,11 +11,11 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.services import StorageSpec
 from crossmesh.errors import InputError
 from crossmesh.sweep.driver import LEASE
-from crossmesh.sweep.lease import owner
 from crossmesh.sweep.runs import tracked_state
 from crossmesh.sweep.state import RUNNING, STOPPED, WAITING, SweepState, read_state, sweeps_folder
 from crossmesh.sweep.view import last_table, live_table, written_at
 from crossmesh.track.tracker import Tracker
+from crossmesh.trial.lease import owner
 
 _SILENT_S = 90.0
 """A driver that has said nothing for so long is taken for dead."""

@@ -11,11 +11,11 @@ from crossmesh.models.weights import ModelFolder
 from crossmesh.plan.gate import gate_training
 from crossmesh.plan.planner import Planner
 from crossmesh.sweep.policy import Need
-from crossmesh.sweep.trial import Trial, fetch, prepare, run_trial
 from crossmesh.sweep.work import Hooks, Ran, usd_per_hour
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import StageEvent
 from crossmesh.train.launch import check_trainable
+from crossmesh.trial.trial import Trial, fetch, prepare, run_trial
 
 
 class Training:

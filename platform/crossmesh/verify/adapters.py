@@ -16,7 +16,7 @@ from crossmesh.errors import require
 from crossmesh.hardware.devices import Cpu
 from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.engine import engine_settings
-from crossmesh.sweep.trial import cache_folder
+from crossmesh.trial.trial import cache_folder
 from crossmesh.verify.checks import PLACEHOLDER_MODEL
 from crossmesh.verify.process import measure
 from crossmesh.verify.random_adapters import write_random_adapter

@@ -16,9 +16,9 @@ from crossmesh.console import Stage
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.packing import build_batch, plan_steps
 from crossmesh.data.sources import load_rows
-from crossmesh.sweep.trial import cache_folder, fetch, prepare, run_trial
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import Event, StepEvent
+from crossmesh.trial.trial import cache_folder, fetch, prepare, run_trial
 
 
 def outside_share(spec: ExperimentSpec, backend: str, weights: str, steps: int, folder: Path, stage: Stage) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.training import BACKENDS, ModelSpec
 from crossmesh.console import Console
 from crossmesh.models.weights import fetch_model
-from crossmesh.sweep.trial import cache_folder
+from crossmesh.trial.trial import cache_folder
 from crossmesh.verify.packing_speed import SpeedSizes
 from crossmesh.verify.process import measure
 from crossmesh.verify.result import CheckResult, Limit

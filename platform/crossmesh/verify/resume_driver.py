@@ -11,9 +11,9 @@ from pathlib import Path
 
 from crossmesh.cluster.session import ray_session
 from crossmesh.config.experiment import ExperimentSpec
-from crossmesh.sweep.trial import fetch, prepare, run_trial
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import to_json
+from crossmesh.trial.trial import fetch, prepare, run_trial
 
 SPEC_FILE = "spec.pickle"
 _METRICS = "train/"

@@ -19,8 +19,8 @@ from crossmesh.models.architecture import Architecture
 from crossmesh.models.families import read_architecture
 from crossmesh.models.lora import lora_modules, targets_of
 from crossmesh.models.weights import ModelFolder
-from crossmesh.sweep.trial import fetch
 from crossmesh.train.launch import TrainResult, check_trainable, train
+from crossmesh.trial.trial import fetch
 from crossmesh.verify.checks import PLACEHOLDER_MODEL
 from crossmesh.verify.differences import (
     Arrays,

@@ -14,9 +14,9 @@ from crossmesh.errors import InputError
 from crossmesh.models.weights import ModelFolder
 from crossmesh.report.comparable import compare
 from crossmesh.report.stored import stored_variants
-from crossmesh.sweep.trial import Prepared, fetch, prepare, run_trial
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.launch import check_trainable
+from crossmesh.trial.trial import Prepared, fetch, prepare, run_trial
 from crossmesh.verify.checks import PLACEHOLDER_MODEL
 from crossmesh.verify.differences import loss_differences
 from crossmesh.verify.unlike_case import NOWHERE, Case, scopes

@@ -22,7 +22,6 @@ from crossmesh.report.integrity import (
     unproven,
 )
 from crossmesh.report.variants import RunRecord
-from crossmesh.sweep.trial_log import params_of
 from crossmesh.track.flatten import flatten
 from crossmesh.track.tracked_run import (
     TAG_ADAPTER,
@@ -34,6 +33,7 @@ from crossmesh.track.tracked_run import (
     TAG_TRAINED,
     TrackedRun,
 )
+from crossmesh.trial.trial_log import params_of
 
 SCIENCE = Record({"optimizer": {"learning_rate": 2e-4, "steps": 30, "warmup_steps": 3}})
 SYSTEM = Record({"backend": "torch"})

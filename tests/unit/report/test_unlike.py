@@ -41,11 +41,11 @@ from crossmesh.report.variants import RunRecord, Score, Variant
 from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.engine import engine_settings
 from crossmesh.serve.record import engine_record
-from crossmesh.sweep import trial
-from crossmesh.sweep.trial_log import params_of
 from crossmesh.track.tracked_run import TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED, TrackedRun
 from crossmesh.track.tracker import _flat
 from crossmesh.train.train_job import ResumeCheckpoint
+from crossmesh.trial import trial
+from crossmesh.trial.trial_log import params_of
 from crossmesh.verify.random_adapters import write_random_adapter
 from own_problem_files import write_problems
 from verilog_eval_files import write_dataset

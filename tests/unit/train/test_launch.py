@@ -13,10 +13,10 @@ from crossmesh.environments import environment
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import slices
 from crossmesh.models.weights import ModelFolder
-from crossmesh.sweep import trial
 from crossmesh.train.events import Event, WarningEvent
 from crossmesh.train.launch import _finished, check_trainable
 from crossmesh.train.train_job import TrainJob
+from crossmesh.trial import trial
 
 
 @pytest.mark.parametrize(

@@ -46,9 +46,6 @@ from crossmesh.plan.gate import gate_point
 from crossmesh.plan.planner import own_planner
 from crossmesh.plan.point import training_point
 from crossmesh.plan.record import plan_metrics, plan_sources, training_record
-from crossmesh.sweep.lease import LeaseLostError, leased
-from crossmesh.sweep.resume_checkpoint import check_resume_checkpoint, find_resume_checkpoint
-from crossmesh.sweep.trial_log import TrialLog, params_of, totals_of
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.sender import registered_name
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BACKEND, TAG_BASE, TAG_CONTINUES, TAG_DATA, TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED
@@ -56,6 +53,9 @@ from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import OnEvent, StageEvent, WarningEvent
 from crossmesh.train.launch import TrainResult, train
 from crossmesh.train.train_job import ResumeCheckpoint, TrainJob
+from crossmesh.trial.lease import LeaseLostError, leased
+from crossmesh.trial.resume_checkpoint import check_resume_checkpoint, find_resume_checkpoint
+from crossmesh.trial.trial_log import TrialLog, params_of, totals_of
 
 _RUN_FILE = "run.json"
 _PROVENANCE_FILE = "provenance.json"

@@ -22,8 +22,8 @@ from crossmesh.errors import InputError
 from crossmesh.models.families import read_architecture
 from crossmesh.models.lora import lora_modules
 from crossmesh.models.weights import ModelFolder, fetch_model
-from crossmesh.sweep.trial import Prepared, prepare
 from crossmesh.track.tracked_run import TAG_IDENTITY, TrackedRun
+from crossmesh.trial.trial import Prepared, prepare
 
 OWN = LoraSpec(rank=4, alpha=8.0, targets=("q", "up"), rank_pattern={"up_proj": 2})
 NO_TRACKER: Any = None

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from crossmesh.files import write_json
-from crossmesh.sweep import lease as leases
-from crossmesh.sweep.lease import Clock, LeaseLostError, leased, newest, owner
+from crossmesh.trial import lease as leases
+from crossmesh.trial.lease import Clock, LeaseLostError, leased, newest, owner
 
 DIES = """
 import os, signal, sys
 from pathlib import Path
-from crossmesh.sweep.lease import leased
+from crossmesh.trial.lease import leased
 
 with leased(Path(sys.argv[1])):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -10,9 +10,9 @@ from crossmesh.config.fingerprint import ScienceFacts, science_record, settings_
 from crossmesh.config.services import StorageSpec
 from crossmesh.config.training import BackendSpec, CheckpointSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.errors import InputError
-from crossmesh.sweep.resume_checkpoint import check_resume_checkpoint, find_resume_checkpoint
 from crossmesh.track.client import TrackingError
 from crossmesh.track.tracked_run import TAG_IDENTITY, TrackedRun
+from crossmesh.trial.resume_checkpoint import check_resume_checkpoint, find_resume_checkpoint
 
 ROWS = tuple((f"row-{step}",) for step in range(8))
 SPEC = ExperimentSpec(
