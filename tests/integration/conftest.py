@@ -50,7 +50,7 @@ def probed_model(request: pytest.FixtureRequest, jax_cache: Path) -> Path:
     from crossmesh.models.probe import probe_tokens, reference_folder
     from crossmesh.models.reference_torch import main
     from crossmesh.models.weights import fetch_model
-    from crossmesh.verify.exchange import tiny_models
+    from crossmesh.verify.exchange.check import tiny_models
 
     model = fetch_model(tiny_models()[f"tiny_{request.param}"], jax_cache)
     kept = reference_folder(jax_cache / "probes", model.weights_digest)

@@ -10,8 +10,8 @@ import pytest
 
 from crossmesh.config.training import ModelSpec
 from crossmesh.models.weights import fetch_model
-from crossmesh.plan.batching import Limits, Request, Step, serve
-from crossmesh.plan.kv import KvBytes
+from crossmesh.plan.serving.batching import Limits, Request, Step, serve
+from crossmesh.plan.serving.kv import KvBytes
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 DRIVER = Path(__file__).resolve().parents[1] / "support" / "schedule_vllm.py"

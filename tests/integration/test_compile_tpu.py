@@ -13,11 +13,11 @@ from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.families import parse_architecture
 from crossmesh.models.lora import lora_modules
 from crossmesh.models.random_weights import architecture_config
-from crossmesh.plan.compiled import TpuCompiler, question
-from crossmesh.plan.memory import training_memory
+from crossmesh.plan.compilers.compiled import TpuCompiler, question
 from crossmesh.plan.model import planned_model
 from crossmesh.plan.point import Point
-from crossmesh.plan.store import Store
+from crossmesh.plan.store.store import Store
+from crossmesh.plan.training.memory import training_memory
 from plan_points import GEMMA, paper_point
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]

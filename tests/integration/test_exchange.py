@@ -14,7 +14,7 @@ from crossmesh.config.training import FAMILIES
 from crossmesh.errors import InputError
 from crossmesh.track.sender import registered_name
 from crossmesh.track.tracker import Tracker
-from crossmesh.verify.exchange_proof import keep_proof
+from crossmesh.verify.exchange.proof import keep_proof
 from crossmesh.verify.result import CheckResult, Limit
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]

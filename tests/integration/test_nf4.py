@@ -19,7 +19,7 @@ from crossmesh.models.layers_jax import ModelConfig
 from crossmesh.models.nf4_jax import LEVELS, dense
 from crossmesh.models.targets import projections
 from crossmesh.models.weights import fetch_model
-from crossmesh.verify.exchange import tiny_models
+from crossmesh.verify.exchange.check import tiny_models
 
 pytestmark = pytest.mark.integration
 MODELS = (

@@ -19,7 +19,7 @@ from crossmesh.report.comparing import compare_runs
 from crossmesh.report.selection import named_runs, sweep_runs
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TAG_SCIENCE
 from crossmesh.track.tracker import Tracker
-from crossmesh.verify.sweep_store import make_sweep
+from crossmesh.verify.compare_speed.sweep_store import make_sweep
 from report_runs import add_evaluation, problems
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]

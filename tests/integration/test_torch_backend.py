@@ -32,7 +32,7 @@ from crossmesh.train import model_torch, torch_backend
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.schedule import learning_rate
 from crossmesh.train.torch_backend import TorchBackend
-from crossmesh.verify.exchange import tiny_models
+from crossmesh.verify.exchange.check import tiny_models
 from random_rows import packed, ragged, rows, unpacked
 
 pytestmark = pytest.mark.integration

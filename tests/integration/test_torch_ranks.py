@@ -11,7 +11,7 @@ import pytest
 
 import torch_ranks
 from crossmesh.models.weights import fetch_model
-from crossmesh.verify.exchange import tiny_models
+from crossmesh.verify.exchange.check import tiny_models
 from torch_ranks import Case, read_result, write_cases
 
 pytestmark = pytest.mark.integration

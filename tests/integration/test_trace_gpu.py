@@ -15,7 +15,7 @@ from crossmesh.models.families import parse_architecture
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.targets import all_weights
 from crossmesh.models.weights import fetch_model
-from crossmesh.plan.trace_gpu import trace
+from crossmesh.plan.compilers.trace_gpu import trace
 from torch_memory import measured_peak
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]

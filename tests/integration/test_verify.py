@@ -18,10 +18,10 @@ from crossmesh.data.batches import PackedBatch
 from crossmesh.models.weights import fetch_model
 from crossmesh.train.backend import StepMetrics
 from crossmesh.train.torch_backend import TorchBackend
-from crossmesh.verify import packing_exact
-from crossmesh.verify.adapters import AdapterSizes, verify_adapters
-from crossmesh.verify.loss_head import HeadSizes, verify_loss_head
-from crossmesh.verify.unlike import verify_unlike
+from crossmesh.verify.adapters.check import AdapterSizes, verify_adapters
+from crossmesh.verify.loss_head.check import HeadSizes, verify_loss_head
+from crossmesh.verify.packing import exact as packing_exact
+from crossmesh.verify.unlike.check import verify_unlike
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from crossmesh.bench.measured import Measurement, Outcome
-from crossmesh.plan.batching import Request
+from crossmesh.plan.serving.batching import Request
 
 
 def outcome(

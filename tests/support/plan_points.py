@@ -11,10 +11,10 @@ from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.families import parse_architecture
 from crossmesh.models.lora import lora_modules
 from crossmesh.models.random_weights import architecture_config
-from crossmesh.plan.lengths import Filling
 from crossmesh.plan.model import planned_model
 from crossmesh.plan.point import Point
-from crossmesh.plan.serving_point import ServingPoint
+from crossmesh.plan.serving.point import ServingPoint
+from crossmesh.plan.training.lengths import Filling
 
 GEMMA = parse_architecture(architecture_config("gemma4_31b"), "gemma4_31b.json")
 MODEL = planned_model(GEMMA, lora_modules(LoraSpec(rank=64, alpha=64.0), GEMMA))

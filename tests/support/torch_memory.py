@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from crossmesh.plan.trace_gpu import batch_of, setup_of
+from crossmesh.plan.compilers.trace_gpu import batch_of, setup_of
 from crossmesh.train import model_torch
 from crossmesh.train.torch_backend import TorchBackend
 

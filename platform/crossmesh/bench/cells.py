@@ -13,8 +13,8 @@ from random import Random
 from crossmesh.config.bench import BURST, CONCURRENCY, RATE, TRACE, BenchSpec
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text
-from crossmesh.plan.batching import Request
-from crossmesh.plan.traces import Trace, read_trace, shared_tokens
+from crossmesh.plan.serving.batching import Request
+from crossmesh.plan.serving.traces import Trace, read_trace, shared_tokens
 
 _ID_DIGITS = 12
 WHOLE_PROMPT = 1 << 30

@@ -13,7 +13,7 @@ from typing import Any
 from crossmesh.bench.cells import Prompts
 from crossmesh.environments import environment
 from crossmesh.errors import CrossmeshError
-from crossmesh.plan.batching import Request
+from crossmesh.plan.serving.batching import Request
 
 _TAIL = 2000
 

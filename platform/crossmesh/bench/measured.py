@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crossmesh.plan.batching import Request
+from crossmesh.plan.serving.batching import Request
 
 NO_ANSWER = "no answer"
 

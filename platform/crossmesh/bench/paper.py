@@ -12,7 +12,7 @@ from crossmesh.hardware.catalogue import find_slice
 from crossmesh.models.families import parse_architecture
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.plan.model import planned_model
-from crossmesh.plan.serving_point import ServingPoint
+from crossmesh.plan.serving.point import ServingPoint
 
 _SEQUENCES = 256
 """vLLM's own `max_num_seqs` for a server: the paper names no other."""

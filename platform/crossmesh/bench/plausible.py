@@ -11,10 +11,10 @@ from statistics import median
 import numpy as np
 
 from crossmesh.bench.measured import Measurement
-from crossmesh.plan.kv import kv_read_bytes
-from crossmesh.plan.serving import prefill_flops, ttft_bound_s
-from crossmesh.plan.serving_point import ServingPoint
-from crossmesh.plan.serving_step import needed_bytes
+from crossmesh.plan.serving.engine import prefill_flops, ttft_bound_s
+from crossmesh.plan.serving.kv import kv_read_bytes
+from crossmesh.plan.serving.point import ServingPoint
+from crossmesh.plan.serving.step import needed_bytes
 
 IMPOSSIBLE, CACHE, CLIENT, FAILED, LENGTHS = "impossible", "cache_hits", "client", "failed_requests", "lengths"
 

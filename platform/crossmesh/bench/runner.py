@@ -15,7 +15,7 @@ from crossmesh.bench.saturation import Saturation, next_rate, saturation
 from crossmesh.bench.store import Store
 from crossmesh.config.bench import RATE, TRACE, BenchSpec
 from crossmesh.errors import CrossmeshError
-from crossmesh.plan.batching import Request
+from crossmesh.plan.serving.batching import Request
 from crossmesh.server_identity import Origin
 
 _MEASURED, _WARMUP = "measured", "warmup"

@@ -10,8 +10,8 @@ from crossmesh.bench.measured import Measurement, read_measurement
 from crossmesh.config.bench import BenchSpec
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_file, digest_text, read_json, write_json
-from crossmesh.plan.batching import Request
-from crossmesh.plan.traces import FORM
+from crossmesh.plan.serving.batching import Request
+from crossmesh.plan.serving.traces import FORM
 
 _READING = 2
 """Raised whenever a trace is read as other requests than before."""

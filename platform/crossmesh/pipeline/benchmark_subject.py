@@ -20,7 +20,7 @@ from crossmesh.errors import InputError
 from crossmesh.pipeline.evaluation import BASE, served_base
 from crossmesh.pipeline.serving import named_adapters
 from crossmesh.plan.model import known_architecture
-from crossmesh.plan.serving_point import serving_point
+from crossmesh.plan.serving.point import serving_point
 from crossmesh.serve.adapters import ServedAdapter, ServedBase
 from crossmesh.serve.app import Server, start_server
 from crossmesh.serve.engine import EngineSettings, engine_settings

@@ -6,10 +6,10 @@ compiler's. Compiles nothing itself: an answer comes from a `compilers.Compiler`
 
 from dataclasses import dataclass, replace
 
-from crossmesh.plan.efficiency import efficiency
-from crossmesh.plan.memory import training_memory
 from crossmesh.plan.point import Point
-from crossmesh.plan.roofline import layers_flops, loss_head_flops, lower_bound_s, phases
+from crossmesh.plan.training.efficiency import efficiency
+from crossmesh.plan.training.memory import training_memory
+from crossmesh.plan.training.roofline import layers_flops, loss_head_flops, lower_bound_s, phases
 
 MODELLED, COMPILED = "modelled", "compiled"
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.errors import RejectedError
-from crossmesh.plan.exact import broken_rules, broken_serving_rules
-from crossmesh.plan.forecast import Forecast
 from crossmesh.plan.model import known_architecture
 from crossmesh.plan.planner import Planner
 from crossmesh.plan.point import Point, training_point
-from crossmesh.plan.serving_forecast import ServingForecast, serving_forecast
-from crossmesh.plan.serving_point import serving_point
+from crossmesh.plan.serving.forecast import ServingForecast, serving_forecast
+from crossmesh.plan.serving.point import serving_point
+from crossmesh.plan.training.exact import broken_rules, broken_serving_rules
+from crossmesh.plan.training.forecast import Forecast
 
 _ALL_THE_SAME = " plan.gate=false starts it all the same."
 

@@ -8,15 +8,15 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.planning import PlanSpec
 from crossmesh.console import Console
 from crossmesh.errors import CrossmeshError
-from crossmesh.plan.calibration import Measured, calibration_of, own_measurements
-from crossmesh.plan.compiled import TpuCompiler
-from crossmesh.plan.compilers import Compiler, worth_compiling
-from crossmesh.plan.exact import broken_rules
+from crossmesh.plan.compilers.choice import Compiler, worth_compiling
+from crossmesh.plan.compilers.compiled import TpuCompiler
+from crossmesh.plan.compilers.traced import GpuTrace
 from crossmesh.plan.figures import Compiled
-from crossmesh.plan.forecast import Forecast, forecast
 from crossmesh.plan.point import Point
-from crossmesh.plan.store import Store
-from crossmesh.plan.traced import GpuTrace
+from crossmesh.plan.store.store import Store
+from crossmesh.plan.training.calibration import Measured, calibration_of, own_measurements
+from crossmesh.plan.training.exact import broken_rules
+from crossmesh.plan.training.forecast import Forecast, forecast
 from crossmesh.track.tracker import Tracker
 
 

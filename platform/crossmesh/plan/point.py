@@ -11,8 +11,8 @@ from crossmesh.hardware.devices import Tpu
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.lora import LoraModule, lora_modules
-from crossmesh.plan.lengths import Filling, filling
 from crossmesh.plan.model import PlannedModel, find_architecture, planned_model
+from crossmesh.plan.training.lengths import Filling, filling
 
 WIDTHS = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a value."""

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from crossmesh.hardware.chips import Price
-from crossmesh.plan.forecast import Forecast, usable_bytes
+from crossmesh.plan.training.forecast import Forecast, usable_bytes
 from crossmesh.track.tracked_run import TAG_HBM_SOURCE, TAG_STEP_SOURCE
 
 

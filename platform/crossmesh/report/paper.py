@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from crossmesh.console import Console
-from crossmesh.plan.paper import Line, paper_lines, unsold_prices
-from crossmesh.plan.paper_runs import PUBLISHED_GPU_TOKENS_PER_S, ROWS, XLA_STATIC_S, PaperRun, paper_runs
+from crossmesh.plan.paper.recomputed import Line, paper_lines, unsold_prices
+from crossmesh.plan.paper.replanned import PUBLISHED_GPU_TOKENS_PER_S, ROWS, XLA_STATIC_S, PaperRun, paper_runs
 from crossmesh.plan.planner import Planner
 from crossmesh.plan.record import PlanRecord, training_record
 from crossmesh.report.plan_files import Sheet, write_plan

@@ -16,14 +16,14 @@ from crossmesh.config.sweep import labels_of
 from crossmesh.console import Console, Stage
 from crossmesh.errors import CrossmeshError, InputError, RejectedError, require
 from crossmesh.hardware.chips import AgeWarning
-from crossmesh.plan.arrivals import load_of
-from crossmesh.plan.forecast import Forecast, pareto
 from crossmesh.plan.planner import Planner, own_planner
 from crossmesh.plan.point import training_point
 from crossmesh.plan.record import PlanRecord, training_record
-from crossmesh.plan.serving_forecast import serving_forecast
-from crossmesh.plan.serving_point import serving_point
-from crossmesh.plan.serving_record import serving_record
+from crossmesh.plan.serving.arrivals import load_of
+from crossmesh.plan.serving.forecast import serving_forecast
+from crossmesh.plan.serving.point import serving_point
+from crossmesh.plan.serving.record import serving_record
+from crossmesh.plan.training.forecast import Forecast, pareto
 from crossmesh.report.paper import show_paper
 from crossmesh.report.plan_files import write_plan
 from crossmesh.report.plan_runs import log_plan

@@ -1,6 +1,6 @@
 """What a worker refuses before it reads a weight: rules over settings, architecture and device, without either framework.
 
-A plan asks the same rules (`plan/exact.py`); a test walks every plan that fits through these.
+A plan asks the same rules (`plan/training/exact.py`); a test walks every plan that fits through these.
 """
 
 from importlib.util import find_spec

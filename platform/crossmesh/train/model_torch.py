@@ -91,7 +91,7 @@ def build(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> tup
 def assemble(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> tuple[LossModel, dict[str, int | None]]:
     """The adapted model, divided over `ranks`, and by a parameter's name the axis that tp divides.
 
-    Parameters have no memory yet, but those of a quantized base. `plan/trace_gpu.py` starts from here as well.
+    Parameters have no memory yet, but those of a quantized base. `plan/compilers/trace_gpu.py` starts from here as well.
     """
     dtype = torch.float32 if setup.lora.full else DTYPES[setup.model.dtype]
     if setup.model.quantization != "none":

@@ -41,11 +41,11 @@ from crossmesh.models.families import read_architecture
 from crossmesh.models.lora import LoraModule, largest_rank
 from crossmesh.models.placement import Placement, place
 from crossmesh.models.weights import ConversionNeededError, ModelFolder, fetch_model
-from crossmesh.plan.forecast import Forecast
 from crossmesh.plan.gate import gate_point
 from crossmesh.plan.planner import own_planner
 from crossmesh.plan.point import training_point
 from crossmesh.plan.record import plan_metrics, plan_sources, training_record
+from crossmesh.plan.training.forecast import Forecast
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.sender import registered_name
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BACKEND, TAG_BASE, TAG_CONTINUES, TAG_DATA, TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED

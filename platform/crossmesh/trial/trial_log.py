@@ -4,7 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 from crossmesh.config.experiment import ExperimentSpec
-from crossmesh.plan.forecast import Forecast
+from crossmesh.plan.training.forecast import Forecast
 from crossmesh.track.repeats import STEADY_MISSING
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import Event, LoadEvent, OnEvent, StepEvent, SystemEvent

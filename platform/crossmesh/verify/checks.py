@@ -30,7 +30,8 @@ CHECKS = (
     "sweep_overhead",
     "unlike",
 )
-"""Each is `verify_<name>` in the file of its name."""
+"""Each is `verify_<name>` in `check.py` of the folder of its name."""
+_FOLDERS = {"training_parity": "parity", "train_overhead": "overhead"}
 
 
 _OF_RUNS = ("compare_speed",)
@@ -42,5 +43,5 @@ def find_check(name: str, runs: int = 0) -> Check:
     require_choice("check", name, CHECKS)
     require(runs >= 0 and runs != 1, "runs", runs, "two or more, or 0 for the check's own number")
     require(not runs or name in _OF_RUNS, "runs", runs, f"0 with check={name}; {', '.join(_OF_RUNS)} takes a number of runs")
-    check: Any = getattr(import_module(f"crossmesh.verify.{name}"), f"verify_{name}")
+    check: Any = getattr(import_module(f"crossmesh.verify.{_FOLDERS.get(name, name)}.check"), f"verify_{name}")
     return cast("Check", partial(check, runs=runs) if runs else check)

@@ -27,11 +27,11 @@ _TAIL = 2000
 def measure(
     kind: str, module: str, request: Request, log: Path, stage: Stage, variables: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Run `crossmesh.verify.<module>` in the environment `kind` and return what it measured.
+    """Run `module` in the environment `kind` and return what it measured.
 
     Args:
         kind: worker kind of the registry, on a CPU.
-        module: a file of this room that ends with `answer(...)`.
+        module: full name of a module that ends with `answer(...)`.
         request: JSON values.
         log: file for what the process says on stderr.
         stage: hears of progress.
@@ -42,7 +42,7 @@ def measure(
         CrossmeshError: the measurement failed; the message ends with what it said last and names the log.
     """
     worker = environment(kind).with_variables(**variables)
-    command = [worker.python or sys.executable, "-m", f"crossmesh.verify.{module}", json.dumps(request)]
+    command = [worker.python or sys.executable, "-m", module, json.dumps(request)]
     log.parent.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] | None = None
     with (

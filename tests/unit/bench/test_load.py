@@ -8,7 +8,7 @@ import pytest
 from crossmesh.bench.cells import Prompts
 from crossmesh.bench.load import LoadGenerator, Target
 from crossmesh.errors import CrossmeshError
-from crossmesh.plan.batching import Request
+from crossmesh.plan.serving.batching import Request
 
 STAND_IN = """#!{python}
 import json, os, sys

@@ -7,8 +7,8 @@ from crossmesh.bench.measured import Measurement, Outcome, error_kind, read_meas
 from crossmesh.bench.metrics import estimate, figures_of, is_good, kept_up, sustained
 from crossmesh.bench.saturation import next_rate, saturation
 from crossmesh.config.bench import BenchSpec
-from crossmesh.plan.batching import Limits, Request, Step, serve
-from crossmesh.plan.kv import KvBytes
+from crossmesh.plan.serving.batching import Limits, Request, Step, serve
+from crossmesh.plan.serving.kv import KvBytes
 
 SLO = BenchSpec(slo_ttft_ms=300, slo_tpot_ms=150)
 

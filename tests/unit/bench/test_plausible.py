@@ -12,9 +12,9 @@ from crossmesh.hardware.catalogue import find_slice
 from crossmesh.models.families import parse_architecture
 from crossmesh.models.random_weights import architecture_config
 from crossmesh.plan.model import planned_model
-from crossmesh.plan.serving import ttft_bound_s
-from crossmesh.plan.serving_point import ServingPoint
-from crossmesh.plan.serving_step import needed_bytes
+from crossmesh.plan.serving.engine import ttft_bound_s
+from crossmesh.plan.serving.point import ServingPoint
+from crossmesh.plan.serving.step import needed_bytes
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from crossmesh.bench.store import identity_of, trace_digest
 from crossmesh.config.bench import BenchSpec
 from crossmesh.environments import environment
 from crossmesh.errors import CrossmeshError, InputError
-from crossmesh.plan.batching import Request
+from crossmesh.plan.serving.batching import Request
 from crossmesh.serve.engine import CPU_VARIABLES, EngineSettings
 
 TERMS = Terms(512, None, 3.6)

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from crossmesh.config.compose import compose_spec
-from crossmesh.plan.forecast import forecast
 from crossmesh.plan.model import find_architecture
 from crossmesh.plan.point import training_point
-from crossmesh.plan.serving_forecast import serving_forecast
-from crossmesh.plan.serving_point import serving_point
+from crossmesh.plan.serving.forecast import serving_forecast
+from crossmesh.plan.serving.point import serving_point
+from crossmesh.plan.training.forecast import forecast
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 TODAY = date(2026, 6, 1)

@@ -32,15 +32,15 @@ from crossmesh.models.families import parse_architecture
 from crossmesh.models.lora import lora_modules
 from crossmesh.models.placement import place
 from crossmesh.models.random_weights import architecture_config
-from crossmesh.plan import exact
-from crossmesh.plan.exact import broken_rules
 from crossmesh.plan.point import training_point
+from crossmesh.plan.training import exact
+from crossmesh.plan.training.exact import broken_rules
 from crossmesh.train import checks
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.launch import check_trainable
 from crossmesh.train.scaling import scaling
 
-PACKAGE = Path(exact.__file__).parents[1]
+PACKAGE = Path(checks.__file__).parents[1]
 ARCHITECTURES = sorted(file.stem for file in (PACKAGE / "models" / "architectures").glob("*.json"))
 LOCKED = {line.partition("==")[0] for line in (PACKAGE.parents[1] / "requirements" / "gpu.txt").read_text().splitlines() if "==" in line}
 HARDWARE = sorted({(type(one.device), one.device.chip_count()): name for name, one in slices().items()}.values())

@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from crossmesh.config.planning import PlanSpec
-from crossmesh.plan.arrivals import load_of
 from crossmesh.plan.record import PlanRecord
-from crossmesh.plan.serving_forecast import serving_forecast
-from crossmesh.plan.serving_record import serving_record
+from crossmesh.plan.serving.arrivals import load_of
+from crossmesh.plan.serving.forecast import serving_forecast
+from crossmesh.plan.serving.record import serving_record
 from crossmesh.report.plan_files import write_plan
 from crossmesh.report.plan_loads import load_cells, rated
 from crossmesh.report.plan_table import plan_csv, print_plan

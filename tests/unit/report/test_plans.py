@@ -16,12 +16,12 @@ from crossmesh.config.sweep import labels_of
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.chips import AgeWarning
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.plan.calibration import Calibration, work_of
 from crossmesh.plan.figures import Compiled
-from crossmesh.plan.forecast import forecast
 from crossmesh.plan.record import PlanRecord, training_record
-from crossmesh.plan.serving_forecast import serving_forecast
-from crossmesh.plan.serving_record import serving_record
+from crossmesh.plan.serving.forecast import serving_forecast
+from crossmesh.plan.serving.record import serving_record
+from crossmesh.plan.training.calibration import Calibration, work_of
+from crossmesh.plan.training.forecast import forecast
 from crossmesh.report.plan_compiled import compiled_cells
 from crossmesh.report.plan_files import write_plan
 from crossmesh.report.plan_table import plan_cells, plan_columns, plan_csv, print_plan

@@ -1,0 +1,25 @@
+"""What the check `packing` measures in a process of one backend."""
+
+from pathlib import Path
+from typing import Any
+
+from crossmesh.verify.measure import Progress
+from crossmesh.verify.packing.exact import exactness
+from crossmesh.verify.packing.speed import SpeedSizes, compiled, speed
+from crossmesh.verify.process import Request, answer
+
+
+def main(request: Request, progress: Progress) -> dict[str, Any]:
+    """Exactness on each of the small models, speed on the larger one."""
+    backend, cache, models = request["backend"], Path(request["cache"]), request["exact_models"]
+    exact = {}
+    for number, (name, folder) in enumerate(models.items(), 1):
+        exact[name] = exactness(backend, Path(folder), cache)
+        progress("models packed and unpacked", number, len(models))
+    sizes, folder, scratch = SpeedSizes(**request["sizes"]), Path(request["speed_model"]), Path(request["scratch"])
+    found = {"exact": exact, "speed": speed(backend, folder, cache, scratch, sizes, progress)}
+    return found if backend == "jax" else {**found, "compiled": compiled(folder, scratch, sizes, progress)}
+
+
+if __name__ == "__main__":
+    answer(main)

@@ -1,0 +1,1 @@
+"""The check `plan_depths`."""
