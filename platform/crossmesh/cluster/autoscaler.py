@@ -9,13 +9,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 
-import ray
 from ray.autoscaler.v2.sdk import get_cluster_status
 
-_LINE = re.compile(r"^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d+\s.*Failed to launch \d+ nodes of type (\S+): (.+)$")
+from crossmesh.compat.ray_core import logged_failures, session_folder
+
 _MESSAGE = re.compile(r"""(["'])message\1: (["'])(.+?)\2[,}]""")
 _CODE = re.compile(r"""(["'])code\1: (["'])([A-Z_]+)\2""")
 _TAIL_BYTES = 1 << 20
@@ -54,13 +52,8 @@ def said_of(launches: Sequence[FailedLaunch]) -> str:
 
 
 def launches_in(log: str) -> list[FailedLaunch]:
-    """Failed launches that a log of Ray's autoscaler tells of. Its times are the machine's own."""
-    found = []
-    for line in log.split("\n"):
-        if told := _LINE.match(line):
-            at = datetime.strptime(told[1], "%Y-%m-%d %H:%M:%S").astimezone(UTC)
-            found.append(FailedLaunch(told[2], at.timestamp(), _short(told[3])))
-    return found
+    """Failed launches that a log of Ray's autoscaler tells of."""
+    return [FailedLaunch(launch.node_type, launch.at_s, _short(launch.error)) for launch in logged_failures(log)]
 
 
 def _short(error: str) -> str:
@@ -72,11 +65,12 @@ def _short(error: str) -> str:
 
 def _of_log() -> list[FailedLaunch]:
     """From the log of the autoscaler on this machine, when this is the head."""
-    with suppress(OSError, AttributeError):
-        node = ray._private.worker.global_worker.node
-        with (Path(node.get_session_dir_path()) / "logs" / "monitor.log").open("rb") as log:
-            log.seek(max(0, log.seek(0, 2) - _TAIL_BYTES))
-            return launches_in(log.read().decode(errors="replace"))
+    folder = session_folder()
+    with suppress(OSError):
+        if folder is not None:
+            with (folder / "logs" / "monitor.log").open("rb") as log:
+                log.seek(max(0, log.seek(0, 2) - _TAIL_BYTES))
+                return launches_in(log.read().decode(errors="replace"))
     return []
 
 

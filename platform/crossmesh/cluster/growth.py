@@ -12,6 +12,7 @@ from typing import Any
 import ray
 from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply, NodeStatus
 
+from crossmesh.compat.ray_core import cluster_status
 from crossmesh.errors import InputError
 from crossmesh.hardware.devices import Gpu, Tpu
 from crossmesh.hardware.hosts import is_host
@@ -20,8 +21,6 @@ _READ_EVERY_S = 5.0
 """As often as Ray's autoscaler reports."""
 _PATIENCE_S = 30.0
 """How long an answer must stand: a node that has just been asked for may not be in it yet."""
-_STATUS_KEY = b"__autoscaling_status"
-"""Where Ray's first autoscaler, and the monitor of a cluster without one, put their report."""
 _UP = (NodeStatus.RUNNING, NodeStatus.IDLE)
 
 
@@ -112,9 +111,8 @@ class Growth:
 def read_view() -> ClusterView | None:
     """What the connected cluster says; None when it cannot be asked, as through `ray://`."""
     try:
-        client = ray._raylet.GcsClient(address=ray.get_runtime_context().gcs_address)
-        reply = GetClusterStatusReply.FromString(client.get_cluster_status(timeout_s=_READ_EVERY_S))
-        return view_of(reply, client.internal_kv_get(_STATUS_KEY, None, timeout=_READ_EVERY_S))
+        reply, report = cluster_status(ray.get_runtime_context().gcs_address, _READ_EVERY_S)
+        return view_of(GetClusterStatusReply.FromString(reply), report)
     except (RuntimeError, ValueError, OSError, AttributeError, ray.exceptions.RayError):
         return None
 

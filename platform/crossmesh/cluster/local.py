@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import ray
-from ray._private import ray_constants
 
+from crossmesh.compat.ray_core import LOOPBACK_ARGUMENTS, is_slow_start, loopback_addresses_kept
 from crossmesh.config.services import StorageSpec
 from crossmesh.console import Console
 from crossmesh.errors import CrossmeshError
@@ -108,11 +108,11 @@ def _start(folder: Path) -> None:
                 object_store_memory=_OBJECT_STORE_BYTES,
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                _node_ip_address="127.0.0.1",
+                **LOOPBACK_ARGUMENTS,
             )
             return
         except Exception as error:
-            if tries_left == 0 or "timed out during startup" not in str(error):
+            if tries_left == 0 or not is_slow_start(error):
                 raise
             ray.shutdown()
             end_processes(folder, grace_s=0.0)
@@ -122,17 +122,11 @@ def _start(folder: Path) -> None:
 def loopback_only() -> Iterator[None]:
     """Keep every port of a local Ray on 127.0.0.1.
 
-    Ray 2.60 replaces a node address of 127.0.0.1 by one that other hosts reach, unless clusters are off, and reads that switch when it is
-    imported; so it is set in this process as well as in the environment of those that follow. Its metrics exporter listens on all
-    interfaces whatever the address, so it is turned off.
+    That a node address of 127.0.0.1 is kept is set in this process as well as in the environment of those that follow. Ray's metrics
+    exporter listens on all interfaces whatever the address, so it is turned off.
     """
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    try:
-        with _variables({"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_enable_metrics_collection": "0"}):
-            yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
+    with loopback_addresses_kept(), _variables({"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_enable_metrics_collection": "0"}):
+        yield
 
 
 _detached = False

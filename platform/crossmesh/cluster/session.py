@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ray
-from ray._private import services
-from ray._private.accelerators import get_accelerator_manager_for_resource
 
 from crossmesh.cluster.head_watch import watched
 from crossmesh.cluster.local import local_ray, loopback_only
+from crossmesh.compat.ray_core import newest_local_address, visible_chips
 from crossmesh.config.services import StorageSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError
@@ -74,7 +73,7 @@ def require_chips(device: Device, chips: int) -> None:
     if isinstance(device, Cpu) or users_cluster() is not None:
         return
     kind = "GPU" if isinstance(device, Gpu) else "TPU"
-    found = int(ray.cluster_resources().get(kind, 0)) if ray.is_initialized() else _chips_here(kind)
+    found = int(ray.cluster_resources().get(kind, 0)) if ray.is_initialized() else visible_chips(kind)
     if found < chips:
         raise InputError(
             f"hardware: {kind} chips asked for: {chips} ({device.chip}); this machine has {found}. Set RAY_ADDRESS to a Ray cluster "
@@ -82,18 +81,11 @@ def require_chips(device: Device, chips: int) -> None:
         )
 
 
-def _chips_here(kind: str) -> int:
-    """Chips that a local Ray will find: those of this machine that this process may see."""
-    manager = get_accelerator_manager_for_resource(kind)
-    there, visible = int(manager.get_current_node_num_accelerators()), manager.get_current_process_visible_accelerator_ids()
-    return there if visible is None else min(there, len(visible))
-
-
 @contextmanager
 def _existing(address: str) -> Iterator[Session]:
     """Connect to the user's cluster; leave it running."""
     Console().say(f"connecting to Ray at {address}")
-    host = _answering_host(_found(address) if address == "auto" else address)
+    host = _answering_host(_newest() if address == "auto" else address)
     try:
         # Ray would replace a loopback address by another one of this host, on which a loopback-only cluster does not listen.
         with loopback_only() if host in ("127.0.0.1", "localhost") else nullcontext():
@@ -108,13 +100,12 @@ def _existing(address: str) -> Iterator[Session]:
         ray.shutdown()
 
 
-def _found(address: str) -> str:
+def _newest() -> str:
     """What `auto` stands for: the newest Ray that runs on this machine."""
     try:
-        found: str | None = services.get_ray_address_from_environment(address, None)
+        return newest_local_address() or "auto"
     except ConnectionError as error:
-        raise _no_answer(address, error) from error
-    return found or address
+        raise _no_answer("auto", error) from error
 
 
 def _answering_host(address: str) -> str:

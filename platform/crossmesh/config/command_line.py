@@ -9,10 +9,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
+from crossmesh.compat.hydra_core import flags
 from crossmesh.errors import InputError
 
 _UNPICKLES = "--experimental-rerun"
@@ -24,7 +24,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_\-/+.$%*@?|: ]")
 
 def readable(arguments: Sequence[str]) -> list[str]:
     """Return the arguments as Hydra can read them. Raises `InputError` for flags that it does not have and values that it cannot read."""
-    taking = {name: action.nargs != 0 for action in get_args_parser()._actions for name in action.option_strings}
+    taking = flags()
     found: list[str] = []
     value_of_flag = False
     for argument in arguments:
@@ -99,8 +99,8 @@ def _check_flag(argument: str, flag: str, taking: dict[str, bool]) -> None:
         return
     name = flag.lstrip("-").replace("-", "_")
     value = argument.partition("=")[2] or "VALUE"
-    flags = "-m (sweep), --help, --help-all, --cfg job"
-    raise InputError(f"{argument}: there is no flag {flag}. Keys are set without dashes: {name}={value}. Flags: {flags}.")
+    ours = "-m (sweep), --help, --help-all, --cfg job"
+    raise InputError(f"{argument}: there is no flag {flag}. Keys are set without dashes: {name}={value}. Flags: {ours}.")
 
 
 def _quoted(argument: str) -> str:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import hydra
-from hydra._internal.core_plugins.basic_launcher import BasicLauncherConf
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -27,10 +26,12 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from crossmesh.compat.hydra_core import composing_launcher, is_group_value_error, share_store
+from crossmesh.compat.omegaconf_nodes import plain_reason
 from crossmesh.config.command_line import readable
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.help import help_text
-from crossmesh.config.mistakes import no_file_name, reason, translate, unknown_key
+from crossmesh.config.mistakes import no_file_name, translate, unknown_key
 from crossmesh.config.schema import known_keys, names, schema, to_dataclass
 from crossmesh.config.services import StorageSpec, tracked_in_storage
 from crossmesh.errors import CrossmeshError, InputError, require_choice
@@ -132,7 +133,7 @@ def run_job(
     except (HydraException, OmegaConfBaseException) as error:
         _end(translate(error, keys, conf), InputError.exit_code)
     except ValueError as error:
-        if "Config group override" not in str(error):
+        if not is_group_value_error(error):
             raise
         _end(no_file_name(conf), InputError.exit_code)
     except KeyboardInterrupt:
@@ -210,10 +211,9 @@ def register(verb: str, keys: type[Any]) -> None:
     """Put the spec's defaults and the job's own keys where the YAML under `conf/` names them."""
     OmegaConf.register_new_resolver("crossmesh.scratch", _scratch_folder, replace=True)
     store = ConfigStore.instance()
-    # Hydra copies the whole store for each group that it lists, which takes `--help` seconds; nobody changes it, and `load` gives copies.
-    vars(store)["__deepcopy__"] = lambda _memo: store
+    share_store(store)
     Plugins.instance()  # What is installed has registered its launchers now; ours only composes: `sweep/driver.py` is what runs at once.
-    store.store(group="hydra/launcher", name="ray", node=BasicLauncherConf)
+    store.store(group="hydra/launcher", name="ray", node=composing_launcher())
     store.store(name="schema", node=schema(ExperimentSpec))
     store.store(group="job/keys", name=verb, node=schema(keys), package="_global_")
 
@@ -237,7 +237,7 @@ def restore_spec(values: Mapping[str, Any]) -> ExperimentSpec:
     try:
         return to_dataclass(dict(values), ExperimentSpec)
     except OmegaConfBaseException as error:
-        raise InputError(f"A kept spec does not fit this version of crossmesh: {reason(error)}.") from error
+        raise InputError(f"A kept spec does not fit this version of crossmesh: {plain_reason(error)}.") from error
 
 
 def compose_spec(conf: Path, *overrides: str) -> ExperimentSpec:

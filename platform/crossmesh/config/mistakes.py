@@ -12,6 +12,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 from omegaconf.errors import ConfigKeyError, OmegaConfBaseException
 
+from crossmesh.compat.hydra_core import ambiguous_argument, listed_options, missing_file, unknown_override
+from crossmesh.compat.omegaconf_nodes import plain_reason
 from crossmesh.config.command_line import unreadable
 from crossmesh.config.schema import known_keys, type_of
 from crossmesh.config.training import FAMILIES
@@ -85,17 +87,18 @@ def translate(error: BaseException, keys: type[Any], conf: Path) -> InputError:
     for link in chain:
         if isinstance(link, OverrideParseException):
             return unreadable(str(link.override))
-    if match := re.search(r"Ambiguous value for argument '(.+)'", text):
-        return _swept_value(match[1], keys)
-    match = re.search(r"Could not override '([^']+)'", text) or re.search(r"Could not append value to config. '([^']+)'", text)
+    if argument := ambiguous_argument(text):
+        return _swept_value(argument, keys)
+    overridden = unknown_override(text)
     unknown = [str(link.full_key) for link in chain if isinstance(link, ConfigKeyError) and link.full_key]
-    if match or unknown:  # The more exact of the two: `model={a:1}` means model.a, `Batch.size=1` more than Batch.
-        return unknown_key(max([*([match[1]] if match else []), *unknown], key=len), known)
-    if match := re.search(r"Could not find '([^']+)/([^'/]*)'", text):
-        return _unknown_option(match[1], match[2], _options(match[1], text, conf))
+    if overridden or unknown:  # The more exact of the two: `model={a:1}` means model.a, `Batch.size=1` more than Batch.
+        return unknown_key(max([*([overridden] if overridden else []), *unknown], key=len), known)
+    if missing := missing_file(text):
+        group, name = missing
+        return _unknown_option(group, name, _options(group, text, conf))
     for link in chain:
         if isinstance(link, OmegaConfBaseException) and (key := str(link.full_key or "")):
-            return InputError(f"{given(key)}: {reason(link)}. Allowed: {_allowed_type(key, keys)}.")
+            return InputError(f"{given(key)}: {plain_reason(link)}. Allowed: {_allowed_type(key, keys)}.")
     return InputError(" ".join(line.strip() for line in str(error).splitlines() if line.strip()))
 
 
@@ -150,9 +153,7 @@ def _swept_value(argument: str, keys: type[Any]) -> InputError:
 
 def _options(group: str, text: str, conf: Path) -> list[str]:
     """Return the files of a group; of Hydra's own groups those that it lists itself."""
-    found = sorted(file.stem for file in (conf / group).glob("*.yaml"))
-    listed = re.search(r"Available options in '[^']*':\n((?:\t.+\n?)+)", text)
-    return found or (sorted(line.strip() for line in listed[1].splitlines()) if listed else [])
+    return sorted(file.stem for file in (conf / group).glob("*.yaml")) or listed_options(text)
 
 
 def _unknown_option(path: str, option: str, options: list[str]) -> InputError:
@@ -182,18 +183,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
-
-
-def reason(error: OmegaConfBaseException) -> str:
-    """Say what OmegaConf finds wrong, in words that do not speak of its own types."""
-    text = str(error).splitlines()[0].rstrip(".")
-    if "is not Optional" in text:
-        return "null is not a value here"
-    if "not support deletion" in text:
-        return "a key can be set but not taken away"
-    if re.match(r"Cannot (merge|convert|assign)|Invalid (value|type) assigned", text):
-        return "wrong type"
-    return text
 
 
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}

@@ -7,6 +7,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from crossmesh.compat.omegaconf_nodes import node_of
 from crossmesh.config.experiment import ExperimentSpec
 
 Keys = TypeVar("Keys")
@@ -20,7 +21,7 @@ def names(kind: type[Any]) -> tuple[str, ...]:
 def schema(kind: type[Any]) -> DictConfig:
     """Return the defaults of a dataclass as a config whose root takes further keys at composition but whose groups are typed."""
     structured = _writable(OmegaConf.structured(kind))
-    return OmegaConf.create({key: structured._get_node(key) for key in names(kind)})
+    return OmegaConf.create({key: node_of(structured, key) for key in names(kind)})
 
 
 def to_dataclass(values: dict[Any, Any], kind: type[Keys]) -> Keys:
@@ -54,7 +55,7 @@ def _writable(config: Any) -> Any:
         if OmegaConf.get_type(config) is dict:
             OmegaConf.set_struct(config, False)  # Its keys are the user's, not a schema's.
         for key in config:
-            _writable(config._get_node(key))
+            _writable(node_of(config, key))
     return config
 
 
@@ -62,6 +63,6 @@ def _dotted(config: DictConfig, prefix: str = "") -> Iterator[str]:
     for key in config:
         name = f"{prefix}{key!s}"
         yield name
-        node = config._get_node(key)
+        node = node_of(config, key)
         if isinstance(node, DictConfig):
             yield from _dotted(node, f"{name}.")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from crossmesh.compat.ray_train import has_preemption_notice
 from crossmesh.train.loop import Interruption
 
 
@@ -27,20 +28,9 @@ def interruptions(stop: Path) -> Iterator[Callable[[], Interruption | None]]:
         def seen() -> Interruption | None:
             if stop.exists():
                 return "stopped"
-            return "preempted" if os.fstat(noted.fileno()).st_size or _preemption_notice() else None
+            return "preempted" if os.fstat(noted.fileno()).st_size or has_preemption_notice() else None
 
         try:
             yield seen
         finally:
             faulthandler.unregister(signal.SIGTERM)
-
-
-def _preemption_notice() -> bool:
-    """Whether Ray has told this worker that a node of the run is taken away.
-
-    `ray.train.get_preemption_info` says the same and is a barrier over all workers, by way of an actor, at every call. The loop has its
-    own agreement, so what this worker was told is read where that function reads it.
-    """
-    from ray.train.v2._internal.execution.context import get_train_context
-
-    return get_train_context().preemption_context.preemption_info is not None

@@ -1,6 +1,6 @@
 """What an attempt leaves on the cluster: whether its nodes are still there, and reservations that Ray forgets.
 
-The only file that reads Ray's own tables; it decides nothing about the run.
+It reads Ray's own tables and decides nothing about the run.
 """
 
 import socket
@@ -11,12 +11,14 @@ from typing import Any
 
 import ray
 from ray import PlacementGroupID
-from ray._common.constants import HEAD_NODE_RESOURCE_NAME
 from ray.core.generated.gcs_pb2 import PlacementGroupTableData
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from crossmesh.cluster.nodes import NODE_SHARE
+from crossmesh.compat.ray_core import draining_nodes, free_resources, head_resource, placement_group, placement_groups
+from crossmesh.compat.ray_train import start_coordinator
 from crossmesh.environments import environment
+from crossmesh.errors import CrossmeshError
 from crossmesh.hardware.devices import Cpu
 
 _LOOK_S = 0.2
@@ -33,20 +35,15 @@ def keep_coordinator_on_head() -> None:
     It outlives the run, and to Ray's autoscaler a node with an actor is never idle: a TPU or GPU node would be paid without end. One that
     is there already stays where it is.
     """
-    on_head = {"num_cpus": 0, "max_retries": 0, "resources": {HEAD_NODE_RESOURCE_NAME: NODE_SHARE}}
-    task = ray.remote(_start_coordinator).options(**on_head, runtime_env=environment("head", Cpu()).runtime_env).remote()
+    on_head = {"num_cpus": 0, "max_retries": 0, "resources": {head_resource(): NODE_SHARE}}
+    task = ray.remote(start_coordinator).options(**on_head, runtime_env=environment("head", Cpu()).runtime_env).remote()
     try:
         ray.get(task, timeout=_START_S)
     except ray.exceptions.GetTimeoutError:  # Ray Train then starts it where it runs itself.
         ray.cancel(task)
-    except ray.exceptions.RayError:
-        pass
-
-
-def _start_coordinator() -> None:
-    from ray.data._internal.cluster_autoscaler import get_or_create_autoscaling_coordinator
-
-    ray.get(get_or_create_autoscaling_coordinator().__ray_ready__.remote())
+    except ray.exceptions.RayError as error:
+        if isinstance(getattr(error, "cause", None), CrossmeshError):
+            raise error.cause from None
 
 
 def release_reservations(*, wait: bool) -> int:
@@ -56,12 +53,11 @@ def release_reservations(*, wait: bool) -> int:
     which it reserves the head of a TPU slice when it then cannot find out the slice's name. Until it is gone the slice is not free. With
     `wait`, actors that are about to end are waited for a short while.
     """
-    accessor = ray._private.state.state._connect_and_get_accessor()
     job = ray.get_runtime_context().get_job_id()
     removed: set[bytes] = set()
     deadline = time.monotonic() + (_PATIENCE_S if wait else 0.0)
     while True:
-        groups = [PlacementGroupTableData.FromString(one) for one in accessor.get_placement_group_table()]
+        groups = [PlacementGroupTableData.FromString(one) for one in placement_groups()]
         ours = [one for one in groups if one.creator_job_id.hex() == job and _left_by_an_actor(one)]
         for one in ours:
             if one.creator_actor_dead and one.placement_group_id not in removed:
@@ -93,15 +89,14 @@ class Node:
 
 def nodes() -> list[Node]:
     """The nodes of the cluster, but those that have notice that they are taken away."""
-    free, going = ray._private.state.available_resources_per_node(), ray._private.state.state.get_draining_nodes()
+    free, going = free_resources(), draining_nodes()
     known = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in going]
     return [Node(node["NodeID"], node["Resources"], free.get(node["NodeID"], {}), node["Labels"], _answers(node)) for node in known]
 
 
 def is_created(group: PlacementGroup) -> bool:
     """Whether everything that `group` asks for is there and held for it."""
-    accessor = ray._private.state.state._connect_and_get_accessor()
-    found = accessor.get_placement_group_info(group.id)
+    found = placement_group(group)
     return found is not None and PlacementGroupTableData.FromString(found).state == PlacementGroupTableData.CREATED
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from crossmesh.compat.ray_train import WorkerGroupFailure, health_check_cause
 from crossmesh.errors import InputError
 from crossmesh.files import write_json
 from crossmesh.hardware.emulation import emulating
@@ -22,7 +23,6 @@ def fit(job: TrainJob) -> Failure | None:
     Raises `InputError` when the cluster can never have what the workers ask for.
     """
     from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.v2._internal.exceptions import InsufficientClusterResourcesError
     from ray.train.v2.api.exceptions import TrainingFailedError
 
     workers = scaling(job.placed)
@@ -43,7 +43,7 @@ def fit(job: TrainJob) -> Failure | None:
             **framework,
         ).fit()
     except TrainingFailedError as error:
-        if isinstance(getattr(error, "controller_failure", None), InsufficientClusterResourcesError):
+        if WorkerGroupFailure.RESOURCES.matches(getattr(error, "controller_failure", None)):
             raise InputError(
                 f"hardware.name={job.spec.hardware.name!r} asks for {workers.num_workers} workers with "
                 f"{workers.resources_per_worker} each, more than the cluster can grow to. Choose other hardware, or add its node type "
@@ -88,21 +88,17 @@ def _kind(error: Exception) -> FailureKind:
     When a worker dies, the others fail in a collective: the death is what happened.
     """
     from ray.exceptions import RayActorError
-    from ray.train.v2._internal.exceptions import (
-        WorkerGroupStartupFailedError,
-        WorkerGroupStartupTimeoutError,
-        WorkerHealthCheckFailedError,
-        WorkerHealthCheckTimeoutError,
-    )
     from ray.train.v2.api.exceptions import ControllerError, PreemptionError, WorkerGroupError
 
     if isinstance(error, PreemptionError):
         return FailureKind.PREEMPTED
     if isinstance(error, ControllerError):
-        not_started = isinstance(error.controller_failure, WorkerGroupStartupFailedError | WorkerGroupStartupTimeoutError)
+        kinds = WorkerGroupFailure.STARTUP, WorkerGroupFailure.STARTUP_TIMEOUT
+        not_started = any(kind.matches(error.controller_failure) for kind in kinds)
         return FailureKind.START if not_started else FailureKind.RAISED
     failures = list(error.worker_failures.values()) if isinstance(error, WorkerGroupError) else []
-    causes = [one.health_check_failure if isinstance(one, WorkerHealthCheckFailedError) else one for one in failures]
+    causes = [health_check_cause(one) for one in failures]
     if any(isinstance(one, RayActorError) and one.preempted for one in causes):
         return FailureKind.PREEMPTED
-    return FailureKind.DIED if any(isinstance(one, RayActorError | WorkerHealthCheckTimeoutError) for one in causes) else FailureKind.RAISED
+    died = any(isinstance(one, RayActorError) or WorkerGroupFailure.HEALTH_CHECK_TIMEOUT.matches(one) for one in causes)
+    return FailureKind.DIED if died else FailureKind.RAISED

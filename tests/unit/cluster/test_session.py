@@ -133,7 +133,7 @@ def test_an_address_that_names_no_ray_is_the_users_error(monkeypatch: pytest.Mon
 
     fake = FakeRay()
     use(monkeypatch, fake)
-    monkeypatch.setattr(session.services, "get_ray_address_from_environment", none_found)
+    monkeypatch.setattr(session, "newest_local_address", none_found)
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(InputError, match=f"RAY_ADDRESS='{address}'.*{said}"), session.ray_session(StorageSpec(str(tmp_path))):
         pytest.fail("the session must not open")
@@ -146,7 +146,7 @@ def test_auto_is_looked_up_and_seen_to_answer_before_ray_tries_for_minutes(monke
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        monkeypatch.setattr(session.services, "get_ray_address_from_environment", lambda *_arguments: address)
+        monkeypatch.setattr(session, "newest_local_address", lambda: address)
         monkeypatch.setenv("RAY_ADDRESS", "auto")
         with (
             pytest.raises(InputError, match=f"RAY_ADDRESS='{address}': cannot connect to Ray"),
@@ -188,7 +188,7 @@ def test_chips_that_a_local_ray_lacks_are_not_waited_for(monkeypatch: pytest.Mon
             get_current_node_num_accelerators=lambda: there[kind], get_current_process_visible_accelerator_ids=lambda: seen
         )
 
-    monkeypatch.setattr(session, "get_accelerator_manager_for_resource", manager)
+    monkeypatch.setattr("ray._private.accelerators.get_accelerator_manager_for_resource", manager)
     gpus, tpus = find_slice("gpu_2xh100").device, find_slice("tpu_v5p_8").device
     session.require_chips(find_slice("cpu").device, 1)
     session.require_chips(gpus, 1)

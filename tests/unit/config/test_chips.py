@@ -38,7 +38,7 @@ def test_a_training_holds_all_slices() -> None:
 def test_every_job_that_serves_asks_for_the_same(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An evaluation asked for `serve.tp` alone, and waited without end for the rest."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(session, "_chips_here", lambda _: 3)
+    monkeypatch.setattr(session, "visible_chips", lambda _: 3)
     monkeypatch.setattr(evaluation_job, "ray_session", lambda _: nullcontext())
     monkeypatch.setattr("crossmesh.pipeline.benchmark_subject.ray_session", lambda _: nullcontext())
     monkeypatch.setattr(evaluation_job, "gate_serving", lambda *_: None)

@@ -108,7 +108,7 @@ def test_a_spec_on_fewer_slices_differs_in_mesh_and_micro_batch_only() -> None:
 def test_a_node_that_has_notice_is_not_counted_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     known = [{"NodeID": name, "Alive": name != "dead", "Resources": {}, "Labels": {}} for name in ("stays", "goes", "dead")]
     monkeypatch.setattr(nodes.ray, "nodes", lambda: known)
-    monkeypatch.setattr(nodes.ray._private.state, "available_resources_per_node", lambda: {"stays": {"GPU": 1.0}})
-    monkeypatch.setattr(nodes.ray._private.state.state, "get_draining_nodes", lambda: {"goes": 1})
+    monkeypatch.setattr(nodes, "free_resources", lambda: {"stays": {"GPU": 1.0}})
+    monkeypatch.setattr(nodes, "draining_nodes", lambda: frozenset({"goes"}))
     monkeypatch.setattr(nodes, "_answers", lambda _: True)
     assert [(node.id, node.free) for node in nodes.nodes()] == [("stays", {"GPU": 1.0})]
