@@ -16,7 +16,7 @@ import pytest
 
 from emulated_cluster import EmulatedCluster, EmulatedNode, emulated_cluster, gpu_node, tpu_nodes
 
-pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.full, pytest.mark.timeout(1800)]
 
 SKEW_S = 100
 OTHER_CLOCK = """
@@ -46,7 +46,7 @@ class Doctor:
     def run(self, *arguments: str) -> tuple[int, dict[str, Any], str]:
         """Exit code, result and what was written to stderr."""
         job = self.start(*arguments)
-        out, said = job.communicate(timeout=400)
+        out, said = job.communicate(timeout=800)
         assert out, said
         assert "Traceback" not in said
         found: dict[str, Any] = json.loads(out.splitlines()[-1])
@@ -67,7 +67,7 @@ def doctor(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="module")
 def report(doctor: Doctor) -> tuple[int, dict[str, Any], str]:
-    return doctor.run("hardware=gpu_2xh100", "node_timeout_s=240")
+    return doctor.run("hardware=gpu_2xh100", "node_timeout_s=480")
 
 
 def of(node: dict[str, Any]) -> dict[str, dict[str, str]]:
@@ -153,7 +153,7 @@ def test_nothing_is_left_and_no_secret_is_shown(report: tuple[int, dict[str, Any
 
 
 def test_hardware_that_is_not_up_is_not_started(doctor: Doctor) -> None:
-    _, found, _ = doctor.run("hardware=tpu_v6e_8", "node_timeout_s=240")
+    _, found, _ = doctor.run("hardware=tpu_v6e_8", "node_timeout_s=480")
     missing = of(found)["hardware=tpu_v6e_8"]
     assert missing["status"] == "note"
     assert "Nothing was started for it" in missing["found"]
@@ -163,7 +163,7 @@ def test_hardware_that_is_not_up_is_not_started(doctor: Doctor) -> None:
 def test_hardware_that_is_asked_for_is_waited_for_and_looked_at(doctor: Doctor) -> None:
     """The node comes as an autoscaler brings it: after the job has asked for it."""
     with ThreadPoolExecutor(1) as pool:
-        job = pool.submit(doctor.run, "hardware=tpu_v6e_8", "start_nodes=true", "node_timeout_s=240")
+        job = pool.submit(doctor.run, "hardware=tpu_v6e_8", "start_nodes=true", "node_timeout_s=480")
         time.sleep(10)
         assert not job.done()
         for node in tpu_nodes("tpu_v6e_8", "slice-c"):

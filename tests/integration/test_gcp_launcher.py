@@ -36,6 +36,8 @@ VARIABLES = {
 PATIENCE_S = 600
 """Two nodes come up and two jobs import JAX and torch at once: minutes on two cores that others use too."""
 JOB = " ".join([*TINY, "optim.steps=4", "tracking.system_metrics=false"])
+WAITING = 'python -c "import ray, time; ray.get(ray.util.placement_group([dict(GPU=1)]).ready()); time.sleep(9999)"'
+"""A job that needs a GPU, and is never done. (Of `request_resources` a cluster has one for all, and jobs of Ray Train take theirs back.)"""
 HEAD = "n2-standard-8"
 
 
@@ -55,6 +57,10 @@ class Cluster:
     def submit(self, name: str, command: str) -> None:
         """Start a job without waiting for it."""
         self.boxed.run(f"{self.ray} job submit --no-wait --submission-id {name} --working-dir . -- {command}", self.folder / name)
+
+    def stop(self, name: str) -> None:
+        self.boxed.run(f"{self.ray} job stop {name}", self.folder / f"{name}.stop", timeout=200)
+        assert self.status(name) == "STOPPED"
 
     def logs(self, name: str) -> str:
         """What a job has said so far."""
@@ -150,8 +156,7 @@ def test_a_job_says_why_its_nodes_do_not_come(cluster: Cluster) -> None:
         cluster.submit(fault, f"python jobs/finetune.py {JOB.replace('steps=4', 'steps=5')} hardware={hardware}")
     for fault, (_, _, said) in wanted.items():
         cluster.wait(fault, lambda fault=fault, said=said: re.search(said, cluster.logs(fault)) is not None, 5.0)
-        cluster.boxed.run(f"{cluster.ray} job stop {fault}", cluster.folder / f"{fault}.stop", timeout=200)
-        assert cluster.status(fault) == "STOPPED"
+        cluster.stop(fault)
         cluster.boxed.ask(fault=fault, sort=wanted[fault][1], count=0)
     cluster.wait("refused nodes", lambda: cluster.machines() == {})
 
@@ -161,7 +166,7 @@ def test_nodes_that_never_come_up_are_deleted_and_replaced(cluster: Cluster) -> 
     before = len(cluster.boxed.ask(state=True)["history"])
     for fault in ("half_created", "never_up"):
         cluster.boxed.ask(fault=fault, sort="a3-highgpu-2g")
-    demand(cluster, "{'GPU': 1}")
+    cluster.submit("patient", WAITING)
     seen: dict[str, None] = {}
 
     def third() -> bool:
@@ -169,25 +174,18 @@ def test_nodes_that_never_come_up_are_deleted_and_replaced(cluster: Cluster) -> 
         return len(seen) == 3 and [*cluster.machines()] == [*seen][2:]
 
     cluster.wait("the third node, alone", third)
-    demand(cluster, "")
+    cluster.stop("patient")
     cluster.wait("idle nodes", lambda: cluster.machines() == {})
     assert cluster.boxed.ask(state=True)["history"][before:] == ["a3-highgpu-2g"] * 3
 
 
 def test_a_preempted_node_is_replaced_while_it_is_asked_for(cluster: Cluster) -> None:
     before = len(cluster.boxed.ask(state=True)["history"])
-    demand(cluster, "{'GPU': 1}")
+    cluster.submit("preempted", WAITING)
     cluster.wait("a node", lambda: [one["labels"].get("ray-node-status") for one in cluster.machines().values()] == ["up-to-date"])
     (name,) = cluster.machines()
     cluster.boxed.ask(preempt=name)
     cluster.wait("another node", lambda: [*cluster.machines()] not in ([], [name]))
-    demand(cluster, "")
+    cluster.stop("preempted")
     cluster.wait("idle nodes", lambda: cluster.machines() == {})
     assert cluster.boxed.ask(state=True)["history"][before:] == ["a3-highgpu-2g"] * 2
-
-
-def demand(cluster: Cluster, bundle: str) -> None:
-    """Ask Ray's autoscaler for a node that has `bundle`, until something else is asked for."""
-    (head,) = [one for one in cluster.boxed.ask(state=True)["machines"].values() if one["sort"] == HEAD]
-    code = f"import ray; from ray.autoscaler.sdk import request_resources as ask; ray.init(address='auto'); ask(bundles=[{bundle}])"
-    cluster.boxed.run(f'RAY_AUTH_MODE=token ~/crossmesh-venv/bin/python -c "{code}"', cluster.folder / "demand.log", head["address"])
