@@ -103,7 +103,7 @@ def ours(folder: Path, out: Path) -> Callable[[], None]:
     """Merge with crossmesh."""
     from crossmesh.adapters.merge import merge
     from crossmesh.adapters.peft_format import open_adapter
-    from crossmesh.models.stores import LocalStore
+    from crossmesh.models.weights.stores import LocalStore
 
     def run() -> None:
         merge(open_adapter(folder / "adapter"), LocalStore(folder / "base"), out, lambda done, total: None)

@@ -29,9 +29,9 @@ from crossmesh.config.training import BackendSpec, BatchSpec, DataSpec, Hardware
 from crossmesh.environments import environment
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
-from crossmesh.models.families import read_architecture
-from crossmesh.models.random_weights import architecture_config, write_random
+from crossmesh.models.families.registry import read_architecture
 from crossmesh.models.targets import all_weights
+from crossmesh.models.weights.random_weights import architecture_config, write_random
 
 BOUNDS = {"float32": 1e-3, "bfloat16": 2e-2}
 """Largest relative difference of a step's loss from the float32 reference, by the precision of the run."""
@@ -173,7 +173,7 @@ def _make(size: Size, folder: Path) -> None:
         torch.manual_seed(0)
         AutoModelForCausalLM.from_config(LlamaConfig(**{**architecture_config("tiny_llama"), **size.config})).save_pretrained(model)
     from crossmesh.models.probe import probe_tokens, reference
-    from crossmesh.models.weights import folder_digests
+    from crossmesh.models.weights.fetch import folder_digests
 
     reference(model, probe_tokens(read_architecture(model).vocab), folder / "cache" / "probes", folder_digests(model).weights_digest)
 

@@ -46,10 +46,10 @@ def probed_model(request: pytest.FixtureRequest, jax_cache: Path) -> Path:
 
     Tests may ask for others as well, indirectly, by name: `gemma4_moe` is `tiny_gemma4_moe`.
     """
-    from crossmesh.models.families import read_architecture
+    from crossmesh.models.families.registry import read_architecture
     from crossmesh.models.probe import probe_tokens, reference_folder
-    from crossmesh.models.reference_torch import main
-    from crossmesh.models.weights import fetch_model
+    from crossmesh.models.torch.reference_torch import main
+    from crossmesh.models.weights.fetch import fetch_model
     from crossmesh.verify.exchange.check import tiny_models
 
     model = fetch_model(tiny_models()[f"tiny_{request.param}"], jax_cache)

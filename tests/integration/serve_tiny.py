@@ -13,7 +13,7 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.services import StorageSpec
 from crossmesh.config.serving import ServeSpec
 from crossmesh.errors import CrossmeshError
-from crossmesh.models.weights import folder_digests
+from crossmesh.models.weights.fetch import folder_digests
 from crossmesh.pipeline.evaluation import served_base
 from crossmesh.ray_cleanup import processes_of
 from crossmesh.serve.app import start_server

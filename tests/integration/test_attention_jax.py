@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from crossmesh.models.attention_jax import attend, splash_attend, splash_block
+from crossmesh.models.jax.attention_jax import attend, splash_attend, splash_block
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 

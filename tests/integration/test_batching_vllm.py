@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from crossmesh.config.training import ModelSpec
-from crossmesh.models.weights import fetch_model
+from crossmesh.models.weights.fetch import fetch_model
 from crossmesh.plan.serving.batching import Limits, Request, Step, serve
 from crossmesh.plan.serving.kv import KvBytes
 

@@ -10,9 +10,9 @@ from crossmesh.config.training import LoraSpec, ModelSpec
 from crossmesh.console import Console
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.models.families import parse_architecture
+from crossmesh.models.families.registry import parse_architecture
 from crossmesh.models.lora import lora_modules
-from crossmesh.models.random_weights import architecture_config
+from crossmesh.models.weights.random_weights import architecture_config
 from crossmesh.plan.compilers.compiled import TpuCompiler, question
 from crossmesh.plan.model import planned_model
 from crossmesh.plan.point import Point

@@ -34,17 +34,17 @@ from tunix.models.qwen3 import model as qwen3
 from crossmesh.errors import InputError
 from crossmesh.files import read_json, write_json
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.models import tunix_jax
-from crossmesh.models.config_keys import FREE, KEYS
-from crossmesh.models.cut import TOKENS_FILE, write_cut
-from crossmesh.models.families import FAMILIES, parse_architecture, read_architecture
-from crossmesh.models.hf_torch import reference_logits
-from crossmesh.models.layers_jax import ModelConfig
+from crossmesh.models.families.config_keys import FREE, KEYS
+from crossmesh.models.families.registry import FAMILIES, parse_architecture, read_architecture
+from crossmesh.models.families.rope import frequencies
+from crossmesh.models.jax import tunix_jax
+from crossmesh.models.jax.layers_jax import ModelConfig
 from crossmesh.models.probe import compare, probe_tokens
-from crossmesh.models.random_weights import architecture_config, write_random
-from crossmesh.models.rope import frequencies
 from crossmesh.models.supported import check_backend
 from crossmesh.models.targets import all_weights
+from crossmesh.models.torch.hf_torch import reference_logits
+from crossmesh.models.weights.cut import TOKENS_FILE, write_cut
+from crossmesh.models.weights.random_weights import architecture_config, write_random
 
 pytestmark = pytest.mark.integration
 VARIANTS: list[tuple[str, dict[str, Any]]] = [

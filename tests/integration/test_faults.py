@@ -22,7 +22,7 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.config.training import DataSpec, HardwareSpec, MeshSpec, OptimSpec
 from crossmesh.errors import InputError
-from crossmesh.models.weights import ModelFolder, fetch_model
+from crossmesh.models.weights.fetch import ModelFolder, fetch_model
 from crossmesh.ray_cleanup import end_processes, processes_of
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import CheckpointEvent, Event, StepEvent, WarningEvent

@@ -19,8 +19,8 @@ from crossmesh.adapters.peft_format import read_adapter, store_adapter
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.training import BackendSpec, LoraSpec, OptimSpec
 from crossmesh.data.batches import PackedBatch
-from crossmesh.models.families import read_architecture
-from crossmesh.models.hf_torch import hidden_states, logits, model_inputs
+from crossmesh.models.families.registry import read_architecture
+from crossmesh.models.torch.hf_torch import hidden_states, logits, model_inputs
 from crossmesh.train.backend import Backend, TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.torch_backend import TorchBackend

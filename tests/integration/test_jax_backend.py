@@ -22,9 +22,9 @@ from crossmesh.config.training import BackendSpec, LoraSpec, ModelSpec, OptimSpe
 from crossmesh.data.batches import PackedBatch, Row
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.models import tunix_jax
-from crossmesh.models.families import read_architecture
-from crossmesh.models.layers_jax import ModelConfig
+from crossmesh.models.families.registry import read_architecture
+from crossmesh.models.jax import tunix_jax
+from crossmesh.models.jax.layers_jax import ModelConfig
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.loss_jax import LossHead, summed_nll

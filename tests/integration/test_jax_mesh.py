@@ -20,10 +20,10 @@ from crossmesh.config.training import BackendSpec, LoraSpec, ModelSpec, OptimSpe
 from crossmesh.data.batches import Row
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import AXES, MeshShape
-from crossmesh.models import tunix_jax
-from crossmesh.models.families import read_architecture
-from crossmesh.models.families_jax import make_model
-from crossmesh.models.layers_jax import ModelConfig
+from crossmesh.models.families.registry import read_architecture
+from crossmesh.models.families.registry_jax import make_model
+from crossmesh.models.jax import tunix_jax
+from crossmesh.models.jax.layers_jax import ModelConfig
 from crossmesh.models.lora_masks import step_key
 from crossmesh.models.placement import weight_axes
 from crossmesh.models.targets import all_weights
@@ -126,7 +126,7 @@ def on_one_device(jax_cache: Path) -> Callable[[Path], list[StepMetrics]]:
 def test_every_mesh_computes_the_step_of_one_device(
     probed_model: Path, jax_cache: Path, on_one_device: Callable[[Path], list[StepMetrics]], mesh: MeshShape, alone: bool
 ) -> None:
-    """With one sequence a device and with all at once: XLA has been wrong on some of these (`models/sharding_jax.py`)."""
+    """With one sequence a device and with all at once: XLA has been wrong on some of these (`models/jax/sharding_jax.py`)."""
     micro = mesh.dp_size if alone else ROWS
     actual = steps(started(setup_of(probed_model, jax_cache, mesh, micro)), range(2), micro)
     for ours, theirs in zip(actual, on_one_device(probed_model), strict=True):

@@ -17,7 +17,7 @@ from crossmesh.config.training import DataSpec, HardwareSpec, LoraSpec, OptimSpe
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.sources import load_rows
 from crossmesh.errors import CrossmeshError, InputError
-from crossmesh.models.weights import ModelFolder, fetch_model
+from crossmesh.models.weights.fetch import ModelFolder, fetch_model
 from crossmesh.ray_cleanup import processes_of
 from crossmesh.train.events import Event, WarningEvent
 from crossmesh.train.launch import train

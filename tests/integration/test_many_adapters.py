@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from crossmesh.config.training import ModelSpec
-from crossmesh.models.weights import fetch_model
+from crossmesh.models.weights.fetch import fetch_model
 from crossmesh.verify.random_adapters import write_random_adapter
 from serve_parts import Begun, greedy, start, tokens_of_peft, until
 

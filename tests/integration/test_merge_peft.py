@@ -13,10 +13,10 @@ from checkpoint_folders import BFLOAT16, random_array, write_checkpoint, write_p
 from crossmesh.adapters.merge import merge
 from crossmesh.adapters.peft_format import open_adapter
 from crossmesh.config.training import LORA_TARGETS
-from crossmesh.models.families import read_architecture
-from crossmesh.models.random_weights import write_random
-from crossmesh.models.stores import LocalStore
+from crossmesh.models.families.registry import read_architecture
 from crossmesh.models.targets import expand_targets
+from crossmesh.models.weights.random_weights import write_random
+from crossmesh.models.weights.stores import LocalStore
 
 pytestmark = pytest.mark.integration
 
@@ -61,7 +61,7 @@ import json, re, sys
 from pathlib import Path
 from crossmesh.adapters.merge import merge
 from crossmesh.adapters.peft_format import open_adapter
-from crossmesh.models.stores import LocalStore
+from crossmesh.models.weights.stores import LocalStore
 
 def kib(key):
     return int(re.search(rf"{key}:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])

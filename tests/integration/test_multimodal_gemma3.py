@@ -12,12 +12,12 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.training import LoraSpec, ModelSpec
 from crossmesh.files import write_json
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.models import tunix_jax
-from crossmesh.models.families import read_architecture
-from crossmesh.models.hf_torch import reference_logits
-from crossmesh.models.layers_jax import ModelConfig
-from crossmesh.models.random_weights import architecture_config
-from crossmesh.models.weights import fetch_model
+from crossmesh.models.families.registry import read_architecture
+from crossmesh.models.jax import tunix_jax
+from crossmesh.models.jax.layers_jax import ModelConfig
+from crossmesh.models.torch.hf_torch import reference_logits
+from crossmesh.models.weights.fetch import fetch_model
+from crossmesh.models.weights.random_weights import architecture_config
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.torch_backend import TorchBackend
 from random_rows import rows, unpacked

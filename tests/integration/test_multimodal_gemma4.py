@@ -10,9 +10,9 @@ from crossmesh.adapters.merge import merge
 from crossmesh.adapters.peft_format import open_adapter, write_adapter
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.training import BackendSpec, LoraSpec, OptimSpec
-from crossmesh.models.hf_torch import reference_logits
 from crossmesh.models.probe import probe_tokens
-from crossmesh.models.stores import LocalStore
+from crossmesh.models.torch.hf_torch import reference_logits
+from crossmesh.models.weights.stores import LocalStore
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.torch_backend import TorchBackend

@@ -12,13 +12,13 @@ from safetensors.numpy import load_file
 import host_devices  # noqa: F401  # eight devices, before anything computes
 from crossmesh.config.training import LoraSpec
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.models import tunix_jax
 from crossmesh.models.architecture import Weight
-from crossmesh.models.families import read_architecture
-from crossmesh.models.layers_jax import ModelConfig
-from crossmesh.models.nf4_jax import LEVELS, dense
+from crossmesh.models.families.registry import read_architecture
+from crossmesh.models.jax import tunix_jax
+from crossmesh.models.jax.layers_jax import ModelConfig
+from crossmesh.models.jax.nf4_jax import LEVELS, dense
 from crossmesh.models.targets import projections
-from crossmesh.models.weights import fetch_model
+from crossmesh.models.weights.fetch import fetch_model
 from crossmesh.verify.exchange.check import tiny_models
 
 pytestmark = pytest.mark.integration
@@ -82,7 +82,7 @@ def test_weights_in_four_bits_are_those_of_the_torch_backend(model_folder: funct
     pytest.importorskip("bitsandbytes", reason="bitsandbytes comes with the GPU's environment; its kernels run on a CPU as well")
     from bitsandbytes.functional import dequantize_4bit
 
-    from crossmesh.models.hf_torch import DTYPES, quantized_base
+    from crossmesh.models.torch.hf_torch import DTYPES, quantized_base
 
     folder = model_folder(name)
     base = quantized_base(folder, read_architecture(folder), DTYPES[dtype], "sdpa", "cpu")

@@ -11,7 +11,7 @@ import torch
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.training import BackendSpec, LoraSpec, OptimSpec
 from crossmesh.models.lora_masks import kept, module_keys, module_words, scale, step_key, threshold, token_words
-from crossmesh.models.lora_masks_torch import LoraDropout, LoraMasks
+from crossmesh.models.torch.lora_masks_torch import LoraDropout, LoraMasks
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.torch_backend import TorchBackend

@@ -26,7 +26,7 @@ from crossmesh.evaluate.problems import Problem
 from crossmesh.evaluate.prompts import prompts_record
 from crossmesh.files import canonical_json, digest_text
 from crossmesh.models.serving_defaults import ServingDefaults
-from crossmesh.models.weights import fetch_model
+from crossmesh.models.weights.fetch import fetch_model
 from crossmesh.server_identity import HEADER
 from crossmesh.verify.random_adapters import write_random_adapter
 from serve_parts import greedy, start, tokens_of_peft, until

@@ -23,11 +23,11 @@ from crossmesh.config.training import BackendSpec, LoraSpec, ModelSpec, OptimSpe
 from crossmesh.data.batches import PackedBatch, Row
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.models.families import read_architecture
-from crossmesh.models.hf_torch import hidden_states, load_base, logits, model_inputs, reference_logits
+from crossmesh.models.families.registry import read_architecture
 from crossmesh.models.placement import Placement
 from crossmesh.models.targets import all_weights, expand_targets, hf_module_names
-from crossmesh.models.weights import fetch_model
+from crossmesh.models.torch.hf_torch import hidden_states, load_base, logits, model_inputs, reference_logits
+from crossmesh.models.weights.fetch import fetch_model
 from crossmesh.train import model_torch, torch_backend
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.schedule import learning_rate

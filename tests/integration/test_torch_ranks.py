@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import torch_ranks
-from crossmesh.models.weights import fetch_model
+from crossmesh.models.weights.fetch import fetch_model
 from crossmesh.verify.exchange.check import tiny_models
 from torch_ranks import Case, read_result, write_cases
 

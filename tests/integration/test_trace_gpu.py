@@ -11,10 +11,10 @@ import torch
 
 from crossmesh.config.training import ModelSpec
 from crossmesh.errors import InputError
-from crossmesh.models.families import parse_architecture
-from crossmesh.models.random_weights import architecture_config
+from crossmesh.models.families.registry import parse_architecture
 from crossmesh.models.targets import all_weights
-from crossmesh.models.weights import fetch_model
+from crossmesh.models.weights.fetch import fetch_model
+from crossmesh.models.weights.random_weights import architecture_config
 from crossmesh.plan.compilers.trace_gpu import trace
 from torch_memory import measured_peak
 

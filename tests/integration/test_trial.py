@@ -15,7 +15,7 @@ from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.config.training import OptimSpec
 from crossmesh.data.lengths import length_statistics
 from crossmesh.models.placement import Placement
-from crossmesh.models.weights import ModelFolder
+from crossmesh.models.weights.fetch import ModelFolder
 from crossmesh.track.sender import TAG_VERSION
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TAG_DATA
 from crossmesh.track.tracker import Tracker

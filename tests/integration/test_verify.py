@@ -15,7 +15,7 @@ from crossmesh.config.services import StorageSpec
 from crossmesh.config.training import ModelSpec
 from crossmesh.console import Console
 from crossmesh.data.batches import PackedBatch
-from crossmesh.models.weights import fetch_model
+from crossmesh.models.weights.fetch import fetch_model
 from crossmesh.train.backend import StepMetrics
 from crossmesh.train.torch_backend import TorchBackend
 from crossmesh.verify.adapters.check import AdapterSizes, verify_adapters

@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 
 from crossmesh.config.training import ModelSpec
 from crossmesh.errors import InputError
-from crossmesh.models.families import read_architecture
-from crossmesh.models.weights import ModelFolder, fetch_model
+from crossmesh.models.families.registry import read_architecture
+from crossmesh.models.weights.fetch import ModelFolder, fetch_model
 
 pytestmark = pytest.mark.integration
 
@@ -83,7 +83,7 @@ def test_it_still_knows_what_it_knew(smollm2: ModelFolder) -> None:
 def test_a_gguf_that_would_come_out_wrong_is_refused(tmp_path: Path, fields: dict[str, str], named: str) -> None:
     from gguf import GGUFWriter
 
-    from crossmesh.models.gguf_torch import convert_gguf
+    from crossmesh.models.torch.gguf_torch import convert_gguf
 
     path = tmp_path / "made.gguf"
     known = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm", "tokenizer.chat_template": "{{ messages }}"} | fields
@@ -158,7 +158,7 @@ def fetch_in_a_process(checkout: Path, **environment: str) -> subprocess.Complet
     """Fetch the hub's model as a worker would, with huggingface_hub reading its variables from the environment."""
     script = (
         "from pathlib import Path\n"
-        "from crossmesh.models.weights import fetch_model\nfrom crossmesh.config.experiment import ModelSpec\n"
+        "from crossmesh.models.weights.fetch import fetch_model\nfrom crossmesh.config.experiment import ModelSpec\n"
         f"folder = fetch_model(ModelSpec(weights='hf://{REPOSITORY}@main'), Path('/nonexistent'))\n"
         "print(folder.weights_digest, *sorted(file.name for file in folder.path.iterdir()))"
     )

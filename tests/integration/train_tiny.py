@@ -20,7 +20,7 @@ from crossmesh.cluster.session import ray_session
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.services import StorageSpec
 from crossmesh.config.training import BatchSpec, CheckpointSpec, DataSpec, HardwareSpec, ModelSpec, OptimSpec
-from crossmesh.models.weights import fetch_model
+from crossmesh.models.weights.fetch import fetch_model
 from crossmesh.train.events import Event, StepEvent, to_json
 from crossmesh.train.launch import train
 

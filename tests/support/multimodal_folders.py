@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoConfig, AutoModelForImageTextToText
 
 from crossmesh.files import read_json, write_json
-from crossmesh.models.families import family_of, read_architecture
+from crossmesh.models.families.registry import family_of, read_architecture
 
 _VISION = {
     "model_type": "gemma4_vision",

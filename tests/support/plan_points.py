@@ -8,9 +8,9 @@ from crossmesh.config.planning import PlanSpec
 from crossmesh.config.training import BackendSpec, BatchSpec, DataSpec, HardwareSpec, LoraSpec, MeshSpec, ModelSpec, OptimSpec
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.models.families import parse_architecture
+from crossmesh.models.families.registry import parse_architecture
 from crossmesh.models.lora import lora_modules
-from crossmesh.models.random_weights import architecture_config
+from crossmesh.models.weights.random_weights import architecture_config
 from crossmesh.plan.model import planned_model
 from crossmesh.plan.point import Point
 from crossmesh.plan.serving.point import ServingPoint

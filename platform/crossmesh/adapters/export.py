@@ -15,10 +15,10 @@ from crossmesh.adapters.outputs import resumable_folder
 from crossmesh.adapters.peft_config import CONFIG_FILE
 from crossmesh.adapters.peft_format import WEIGHTS_FILE, OpenAdapter, adapter_digest, write_serving_adapter
 from crossmesh.files import digest_file, write_json
-from crossmesh.models.checkpoints import open_checkpoint
-from crossmesh.models.families import parse_architecture
-from crossmesh.models.stores import Store
-from crossmesh.models.weights import MANIFEST
+from crossmesh.models.families.registry import parse_architecture
+from crossmesh.models.weights.checkpoints import open_checkpoint
+from crossmesh.models.weights.fetch import MANIFEST
+from crossmesh.models.weights.stores import Store
 
 MODES = ("adapter", "merged", "serving")
 

@@ -13,8 +13,8 @@ from crossmesh.adapters.model_card import CARD, Licence, base_licence, model_car
 from crossmesh.adapters.peft_format import OpenAdapter, adapter_digest
 from crossmesh.adapters.proof import PROOF_FILE, Proof, read_proof
 from crossmesh.errors import CrossmeshError, InputError
-from crossmesh.models.stores import Store
-from crossmesh.models.weights import MANIFEST
+from crossmesh.models.weights.fetch import MANIFEST
+from crossmesh.models.weights.stores import Store
 from crossmesh.track.tracked_run import TrackedRun
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")

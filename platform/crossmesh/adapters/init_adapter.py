@@ -19,11 +19,11 @@ from crossmesh.config.training import LORA_TARGETS, LoraSpec
 from crossmesh.errors import InputError
 from crossmesh.files import new_folder
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.checkpoints import open_checkpoint
 from crossmesh.models.lora import LoraModule, lora_modules
-from crossmesh.models.stores import LocalStore
 from crossmesh.models.targets import expand_targets
-from crossmesh.models.weights import ModelFolder
+from crossmesh.models.weights.checkpoints import open_checkpoint
+from crossmesh.models.weights.fetch import ModelFolder
+from crossmesh.models.weights.stores import LocalStore
 from crossmesh.track.tracker import Tracker
 
 

@@ -1,7 +1,7 @@
 """Merge an adapter into its base: W + scale * B @ A for each adapted matrix, everything else as it was.
 
 Decides which tensor of the checkpoint each module of the adapter means and what its change is; how the bytes go from one place to the
-other stands in `models/rewriting.py`. The merged folder appears whole, with a manifest that says from what it was made. An interrupted
+other stands in `models/weights/rewriting.py`. The merged folder appears whole, with a manifest of what it was made from. An interrupted
 merge goes on where it stopped. Pure numpy: no framework, nothing of the model's code.
 """
 
@@ -21,12 +21,12 @@ from crossmesh.adapters.outputs import resumable_folder
 from crossmesh.adapters.peft_format import OpenAdapter, adapter_digest, experts_error, is_expert, tied_error
 from crossmesh.errors import InputError
 from crossmesh.files import digest_file, write_json
-from crossmesh.models.checkpoints import FLOATS, INDEX_FILE, Checkpoint, Tensor, open_checkpoint
-from crossmesh.models.rewriting import RowChange, clear_records, rewrite
 from crossmesh.models.serving_defaults import write_defaults
-from crossmesh.models.spelling import spellings
-from crossmesh.models.stores import Store, read_small
-from crossmesh.models.weights import MANIFEST, weights_digest
+from crossmesh.models.weights.checkpoints import FLOATS, INDEX_FILE, Checkpoint, Tensor, open_checkpoint
+from crossmesh.models.weights.fetch import MANIFEST, weights_digest
+from crossmesh.models.weights.rewriting import RowChange, clear_records, rewrite
+from crossmesh.models.weights.spelling import spellings
+from crossmesh.models.weights.stores import Store, read_small
 
 CONFIG = "config.json"
 _RECIPE = 1

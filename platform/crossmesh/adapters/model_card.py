@@ -7,7 +7,7 @@ from typing import Any
 from crossmesh.adapters.export import Exported
 from crossmesh.adapters.proof import Proof
 from crossmesh.errors import InputError
-from crossmesh.models.stores import Store, read_small
+from crossmesh.models.weights.stores import Store, read_small
 from crossmesh.track.tracked_run import TAG_IDENTITY, TAG_SCIENCE, TAG_SYSTEM, TrackedRun
 
 CARD = "README.md"

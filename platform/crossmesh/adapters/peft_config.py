@@ -16,7 +16,7 @@ from typing import Any
 from crossmesh.errors import InputError, reading
 from crossmesh.files import read_json
 from crossmesh.models.lora import LoraModule, by_pattern, lora_scale
-from crossmesh.models.spelling import module_spellings
+from crossmesh.models.weights.spelling import module_spellings
 
 CONFIG_FILE = "adapter_config.json"
 _DEFAULT_RANK = 8

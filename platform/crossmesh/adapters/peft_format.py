@@ -22,11 +22,11 @@ from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import canonical_json, digest_file, digest_text, new_folder, write_json
 from crossmesh.installation import job_command
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.checkpoints import FLOATS, Checkpoint, Tensor, read_shard
 from crossmesh.models.serving_defaults import ServingDefaults, read_defaults
-from crossmesh.models.spelling import module_spellings, spellings
-from crossmesh.models.stores import LocalStore, Store
 from crossmesh.models.targets import all_weights, expand_targets
+from crossmesh.models.weights.checkpoints import FLOATS, Checkpoint, Tensor, read_shard
+from crossmesh.models.weights.spelling import module_spellings, spellings
+from crossmesh.models.weights.stores import LocalStore, Store
 
 WEIGHTS_FILE = "adapter_model.safetensors"
 _PICKLED = ("adapter_model.bin", "adapter_model.pt")

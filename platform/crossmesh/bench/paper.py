@@ -9,8 +9,8 @@ from rich.text import Text
 
 from crossmesh.bench.plausible import Flag, Seen, beyond_physics
 from crossmesh.hardware.catalogue import find_slice
-from crossmesh.models.families import parse_architecture
-from crossmesh.models.random_weights import architecture_config
+from crossmesh.models.families.registry import parse_architecture
+from crossmesh.models.weights.random_weights import architecture_config
 from crossmesh.plan.model import planned_model
 from crossmesh.plan.serving.point import ServingPoint
 

@@ -14,7 +14,7 @@ from crossmesh.config.compose import Job, JobKeys, run_job
 from crossmesh.console import Console
 from crossmesh.errors import require_choice
 from crossmesh.installation import conf_folder
-from crossmesh.models.stores import is_made, open_store
+from crossmesh.models.weights.stores import is_made, open_store
 from crossmesh.track.tracker import Tracker
 from crossmesh.trial.trial import fetch
 

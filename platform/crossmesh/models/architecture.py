@@ -1,6 +1,6 @@
 """What a model is built of: layers, sizes, attention kinds, and every weight under its name on both sides.
 
-Pure values; a family (`llama.py`, `gemma4.py`) makes them of a Hugging Face config, `families.py` finds the family.
+Pure values; a family (`families/llama/family.py`) makes them of a Hugging Face config, `families/registry.py` finds the family.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -19,10 +19,10 @@ import numpy.typing as npt
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import canonical_json, digest_text, new_folder, read_json, write_json
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.cut import CUT_RECIPE, TOKENS_FILE, write_cut
-from crossmesh.models.families import read_architecture
+from crossmesh.models.families.registry import read_architecture
 from crossmesh.models.targets import parameter_count
-from crossmesh.models.weights import folder_digests
+from crossmesh.models.weights.cut import CUT_RECIPE, TOKENS_FILE, write_cut
+from crossmesh.models.weights.fetch import folder_digests
 
 LogitsOf = Callable[[Path, Architecture, npt.NDArray[np.int32]], npt.NDArray[np.float32]]
 """Logits [B, T, vocab] of the model in a folder, for token ids [B, T], whole causal rows at positions 0, 1, ..."""
@@ -130,7 +130,7 @@ def reference(folder: Path, tokens: npt.NDArray[np.int32], cache: Path, digest: 
             )
         with new_folder(kept) as temporary:
             np.save(temporary / TOKENS_FILE, tokens)
-            command = [sys.executable, "-m", "crossmesh.models.reference_torch", str(folder), str(temporary)]
+            command = [sys.executable, "-m", "crossmesh.models.torch.reference_torch", str(folder), str(temporary)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise CrossmeshError(f"The reference logits of {folder} could not be computed:\n{done.stderr[-2000:]}")

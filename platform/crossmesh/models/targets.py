@@ -10,7 +10,7 @@ from math import prod
 
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture, Weight
-from crossmesh.models.families import family_of
+from crossmesh.models.families.registry import family_of
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from crossmesh.evaluate.results import RECORD, RECORD_FORM, SURROUNDINGS, EvalRe
 from crossmesh.evaluate.sandbox import open_sandbox
 from crossmesh.evaluate.tasks import load_task
 from crossmesh.files import canonical_json, digest_file, digest_text, read_json, write_json
-from crossmesh.models.weights import ModelFolder
+from crossmesh.models.weights.fetch import ModelFolder
 from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.app import start_server
 from crossmesh.serve.engine import engine_settings

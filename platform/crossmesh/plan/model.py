@@ -11,12 +11,12 @@ from crossmesh.config.training import ModelSpec
 from crossmesh.errors import InputError
 from crossmesh.files import read_json
 from crossmesh.models.architecture import Architecture, Json, LayerKind, Weight
-from crossmesh.models.families import parse_architecture, read_architecture
+from crossmesh.models.families.registry import parse_architecture, read_architecture
 from crossmesh.models.lora import LoraModule
 from crossmesh.models.placement import TORCH_SPLIT, lora_axes, weight_axes
-from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.targets import layer_weights, outer_weights, projections
-from crossmesh.models.weights import MANIFEST
+from crossmesh.models.weights.fetch import MANIFEST
+from crossmesh.models.weights.random_weights import architecture_config
 
 _DESCRIBED = {
     "hf://google/gemma-2-2b-it": "gemma2_2b",

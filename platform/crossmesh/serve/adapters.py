@@ -12,10 +12,10 @@ from pathlib import Path
 from crossmesh.adapters.peft_format import adapter_digest, open_adapter, write_serving_adapter
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import canonical_json, digest_text, locked, read_json, write_json
-from crossmesh.models.checkpoints import open_checkpoint
-from crossmesh.models.families import read_architecture
-from crossmesh.models.stores import LocalStore
-from crossmesh.models.weights import MANIFEST
+from crossmesh.models.families.registry import read_architecture
+from crossmesh.models.weights.checkpoints import open_checkpoint
+from crossmesh.models.weights.fetch import MANIFEST
+from crossmesh.models.weights.stores import LocalStore
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks that vLLM allocates adapters for (`vllm.config.lora.MaxLoRARanks`)."""

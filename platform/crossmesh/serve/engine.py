@@ -17,7 +17,7 @@ from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.hardware.emulation import emulated
 from crossmesh.installation import job_command
 from crossmesh.model_folder import template_of
-from crossmesh.models.families import read_architecture
+from crossmesh.models.families.registry import read_architecture
 from crossmesh.serve.adapters import ServedAdapter, ServedBase, check_names, check_rank, serving_rank
 from crossmesh.serve.options import check_options, compile_variables, on_reserved_chips, option_arguments, scaling, service_limits
 from crossmesh.serve.parsers import parser_arguments

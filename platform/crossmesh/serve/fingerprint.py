@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.files import canonical_json, digest_text, read_json
-from crossmesh.models.weights import MANIFEST
+from crossmesh.models.weights.fetch import MANIFEST
 from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.engine import EngineSettings
 from crossmesh.serve.record import server_record

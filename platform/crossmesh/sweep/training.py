@@ -7,7 +7,7 @@ from crossmesh.cluster.session import require_chips
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.training import ModelSpec
 from crossmesh.hardware.devices import Cpu, Gpu, Tpu
-from crossmesh.models.weights import ModelFolder
+from crossmesh.models.weights.fetch import ModelFolder
 from crossmesh.plan.gate import gate_training
 from crossmesh.plan.planner import Planner
 from crossmesh.sweep.policy import Need

@@ -33,7 +33,7 @@ class TrainingSetup:
 
     model: ModelSpec
     model_folder: Path
-    """Local Hugging Face folder (`models/weights.py`)."""
+    """Local Hugging Face folder (`models/weights/fetch.py`)."""
     lora: LoraSpec
     optim: OptimSpec
     mesh: MeshShape

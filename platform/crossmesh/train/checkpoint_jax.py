@@ -18,7 +18,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from crossmesh.errors import InputError
-from crossmesh.models.tunix_jax import Path_
+from crossmesh.models.jax.tunix_jax import Path_
 from crossmesh.train.backend import Saving
 
 _PARTS = ("trained", "mu", "nu")

@@ -23,10 +23,10 @@ from crossmesh.adapters.init_adapter import first_values, modules_of
 from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import CrossmeshError
 from crossmesh.hardware.mesh import BATCH_AXES
-from crossmesh.models import tunix_jax
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.families import read_architecture
-from crossmesh.models.layers_jax import ModelConfig
+from crossmesh.models.families.registry import read_architecture
+from crossmesh.models.jax import tunix_jax
+from crossmesh.models.jax.layers_jax import ModelConfig
 from crossmesh.models.lora import LoraModule, targets_of
 from crossmesh.models.probe import probe
 from crossmesh.models.targets import all_weights

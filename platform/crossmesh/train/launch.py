@@ -18,7 +18,7 @@ from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import read_json
 from crossmesh.hardware.devices import Cpu
 from crossmesh.models.quantization import check_torch_quantization
-from crossmesh.models.weights import ModelFolder
+from crossmesh.models.weights.fetch import ModelFolder
 from crossmesh.train.attempt import run_attempt
 from crossmesh.train.events import OnEvent, StepEvent, WarningEvent
 from crossmesh.train.loop import steady, steady_steps

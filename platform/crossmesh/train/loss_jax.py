@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from crossmesh.hardware.mesh import BATCH_AXES
-from crossmesh.models.tunix_jax import logits_of
+from crossmesh.models.jax.tunix_jax import logits_of
 
 _TOKENS = PartitionSpec(BATCH_AXES, None)
 _HIDDEN = PartitionSpec(BATCH_AXES, None, None)

@@ -17,10 +17,20 @@ from crossmesh.adapters.init_adapter import first_values, modules_of
 from crossmesh.adapters.initial import PEFT_PREFIX, FloatArray
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.hf_torch import DTYPES, ModelInputs, Slices, empty_base, fill, hidden_states, in_pieces, output_weight, quantized_base
 from crossmesh.models.lora import LoraModule, largest_rank, targets_of
-from crossmesh.models.lora_masks_torch import LoraDropout, LoraMasks
 from crossmesh.models.targets import all_weights
+from crossmesh.models.torch.hf_torch import (
+    DTYPES,
+    ModelInputs,
+    Slices,
+    empty_base,
+    fill,
+    hidden_states,
+    in_pieces,
+    output_weight,
+    quantized_base,
+)
+from crossmesh.models.torch.lora_masks_torch import LoraDropout, LoraMasks
 from crossmesh.train.backend import TrainingSetup, loss_rows
 from crossmesh.train.compile_torch import compile_layers
 from crossmesh.train.loss_torch import summed_nll

@@ -18,9 +18,9 @@ from torch.nn.functional import embedding
 
 from crossmesh.config.training import LORA_TARGETS
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.lora_masks_torch import LoraDropout
 from crossmesh.models.placement import row_parallel
 from crossmesh.models.targets import expand_targets
+from crossmesh.models.torch.lora_masks_torch import LoraDropout
 from crossmesh.train.ranks_torch import Ranks, SumOverRanks
 
 

@@ -17,8 +17,8 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from crossmesh.config.training import OptimSpec
+from crossmesh.models.jax.tunix_jax import AbstractModel, hidden_states, output_weight
 from crossmesh.models.lora_masks import step_key
-from crossmesh.models.tunix_jax import AbstractModel, hidden_states, output_weight
 from crossmesh.train.loss_jax import LossHead, summed_nll
 
 BATCH_DTYPES = {"tokens": np.int32, "loss_mask": np.bool_, "positions": np.int32, "segment_ids": np.int32, "row_keys": np.uint32}

@@ -18,8 +18,8 @@ from torch.distributed.tensor import DTensor
 from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import CrossmeshError
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.families import read_architecture
-from crossmesh.models.hf_torch import DTYPES, ModelInputs, model_inputs
+from crossmesh.models.families.registry import read_architecture
+from crossmesh.models.torch.hf_torch import DTYPES, ModelInputs, model_inputs
 from crossmesh.train.backend import Saving, StepMetrics, TrainingSetup
 from crossmesh.train.checks import check_torch
 from crossmesh.train.model_torch import LossModel, Trained, build, checkpoint_buffers

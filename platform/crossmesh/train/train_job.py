@@ -11,7 +11,7 @@ from crossmesh.adapters.init_adapter import InitAdapter
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.fingerprint import base_precision, dropout_science
 from crossmesh.files import canonical_json, digest_text
-from crossmesh.models.weights import ModelFolder
+from crossmesh.models.weights.fetch import ModelFolder
 from crossmesh.train.checkpoint import CheckpointStore
 
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from crossmesh.adapters.init_adapter import modules_of
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import adapter_digest, store_adapter
-from crossmesh.models.families import read_architecture
+from crossmesh.models.families.registry import read_architecture
 from crossmesh.models.serving_defaults import ServingDefaults
-from crossmesh.models.whole import model_digest, write_model
+from crossmesh.models.weights.whole import model_digest, write_model
 from crossmesh.train.backend import FloatArray
 from crossmesh.train.train_job import TrainJob
 

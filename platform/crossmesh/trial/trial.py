@@ -37,10 +37,10 @@ from crossmesh.data.template_date import fixed_date
 from crossmesh.errors import BudgetReachedError, CrossmeshError, InputError
 from crossmesh.files import read_json, write_json
 from crossmesh.hardware.devices import Tpu
-from crossmesh.models.families import read_architecture
+from crossmesh.models.families.registry import read_architecture
 from crossmesh.models.lora import LoraModule, largest_rank
 from crossmesh.models.placement import Placement, place
-from crossmesh.models.weights import ConversionNeededError, ModelFolder, fetch_model
+from crossmesh.models.weights.fetch import ConversionNeededError, ModelFolder, fetch_model
 from crossmesh.plan.gate import gate_point
 from crossmesh.plan.planner import own_planner
 from crossmesh.plan.point import training_point

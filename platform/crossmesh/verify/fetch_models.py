@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.config.training import ModelSpec
-from crossmesh.models.weights import fetch_model
+from crossmesh.models.weights.fetch import fetch_model
 from crossmesh.verify.measure import Progress
 from crossmesh.verify.process import Request, answer
 

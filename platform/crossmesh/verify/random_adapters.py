@@ -9,7 +9,7 @@ from crossmesh.adapters.initial import FloatArray, lora_names
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import store_adapter
 from crossmesh.config.training import LoraSpec
-from crossmesh.models.families import read_architecture
+from crossmesh.models.families.registry import read_architecture
 from crossmesh.models.lora import LoraModule, lora_modules
 from crossmesh.models.serving_defaults import ServingDefaults
 

@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as hnp
 from crossmesh.adapters.convert import qwix_paths, to_peft, to_qwix
 from crossmesh.adapters.initial import lora_names
 from crossmesh.config.training import LORA_TARGETS
-from crossmesh.models.families import parse_architecture
+from crossmesh.models.families.registry import parse_architecture
 from crossmesh.models.targets import Target, expand_targets
 
 GEMMA4 = parse_architecture(

@@ -20,10 +20,10 @@ from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import read_adapter, serving_form, store_adapter
 from crossmesh.config.training import LORA_TARGETS, LoraSpec
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.families import FAMILIES, parse_architecture
+from crossmesh.models.families.registry import FAMILIES, parse_architecture
 from crossmesh.models.lora import LoraModule, lora_modules, targets_of
-from crossmesh.models.random_weights import architecture_config, architecture_names
 from crossmesh.models.targets import projections
+from crossmesh.models.weights.random_weights import architecture_config, architecture_names
 
 TINY = [name for name in architecture_names() if name.startswith("tiny_")]
 

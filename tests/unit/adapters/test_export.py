@@ -18,11 +18,11 @@ from crossmesh.adapters.sources import FoundAdapter, find_adapter
 from crossmesh.config.services import StorageSpec
 from crossmesh.errors import InputError
 from crossmesh.files import digest_file
-from crossmesh.models.families import read_architecture
-from crossmesh.models.random_weights import write_random
-from crossmesh.models.stores import LocalStore
+from crossmesh.models.families.registry import read_architecture
 from crossmesh.models.targets import expand_targets
-from crossmesh.models.weights import folder_digests
+from crossmesh.models.weights.fetch import folder_digests
+from crossmesh.models.weights.random_weights import write_random
+from crossmesh.models.weights.stores import LocalStore
 from crossmesh.track.tracked_run import TrackedRun
 
 

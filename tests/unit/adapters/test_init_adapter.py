@@ -14,10 +14,10 @@ from crossmesh.config.services import StorageSpec
 from crossmesh.config.training import LoraSpec
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.families import parse_architecture
+from crossmesh.models.families.registry import parse_architecture
 from crossmesh.models.lora import lora_modules
-from crossmesh.models.random_weights import architecture_config
-from crossmesh.models.weights import ModelFolder
+from crossmesh.models.weights.fetch import ModelFolder
+from crossmesh.models.weights.random_weights import architecture_config
 from crossmesh.track.tracker import Tracker
 
 BASE = "b" * 64

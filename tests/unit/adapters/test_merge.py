@@ -21,9 +21,9 @@ from crossmesh.adapters.merge import Merged, merge
 from crossmesh.adapters.peft_format import open_adapter
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.files import digest_file
-from crossmesh.models import rewriting, stores
-from crossmesh.models.stores import open_store
-from crossmesh.models.weights import weights_digest
+from crossmesh.models.weights import rewriting, stores
+from crossmesh.models.weights.fetch import weights_digest
+from crossmesh.models.weights.stores import open_store
 
 Q, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"
 
@@ -191,7 +191,7 @@ import os, signal, sys
 from pathlib import Path
 from crossmesh.adapters.merge import merge
 from crossmesh.adapters.peft_format import open_adapter
-from crossmesh.models.stores import open_store
+from crossmesh.models.weights.stores import open_store
 
 folder = Path(sys.argv[1])
 first = folder / ".out.partial" / ".shards" / "model-00001-of-00002.safetensors.json"

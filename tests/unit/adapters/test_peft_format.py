@@ -24,9 +24,9 @@ from crossmesh.adapters.peft_format import (
 )
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.families import parse_architecture
-from crossmesh.models.random_weights import architecture_config
+from crossmesh.models.families.registry import parse_architecture
 from crossmesh.models.targets import expand_targets
+from crossmesh.models.weights.random_weights import architecture_config
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from crossmesh.adapters.merge import match_modules, read_base_config
 from crossmesh.adapters.peft_format import open_adapter, write_serving_adapter
 from crossmesh.config.training import LoraSpec
 from crossmesh.errors import InputError
-from crossmesh.models.checkpoints import open_checkpoint
-from crossmesh.models.families import parse_architecture, read_architecture
-from crossmesh.models.random_weights import architecture_config, write_random
-from crossmesh.models.stores import LocalStore
+from crossmesh.models.families.registry import parse_architecture, read_architecture
+from crossmesh.models.weights.checkpoints import open_checkpoint
+from crossmesh.models.weights.random_weights import architecture_config, write_random
+from crossmesh.models.weights.stores import LocalStore
 from crossmesh.serve.adapters import ServedBase
 
 Q, K = "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj"

@@ -7,9 +7,9 @@ import pytest
 from crossmesh.config.training import LoraSpec
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.families import parse_architecture
+from crossmesh.models.families.registry import parse_architecture
 from crossmesh.models.lora import by_pattern, largest_rank, lora_modules
-from crossmesh.models.random_weights import architecture_config
+from crossmesh.models.weights.random_weights import architecture_config
 
 
 @pytest.fixture(scope="module")

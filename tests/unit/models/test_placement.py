@@ -12,11 +12,11 @@ from crossmesh.errors import InputError
 from crossmesh.files import read_json
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.families import parse_architecture
+from crossmesh.models.families.registry import parse_architecture
 from crossmesh.models.lora import lora_modules
 from crossmesh.models.placement import lora_axes, nf4_view, place, row_parallel, torch_axes, weight_axes
-from crossmesh.models.random_weights import architecture_config, architecture_names
 from crossmesh.models.targets import all_weights, expand_targets, layer_weights, projections
+from crossmesh.models.weights.random_weights import architecture_config, architecture_names
 
 MODEL = ModelSpec(family="gemma4", dtype="bfloat16")
 

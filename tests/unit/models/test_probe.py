@@ -9,11 +9,11 @@ from crossmesh.errors import CrossmeshError
 from crossmesh.files import canonical_json, digest_text
 from crossmesh.models import probe as probes
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.cut import CUT_RECIPE
-from crossmesh.models.families import read_architecture
+from crossmesh.models.families.registry import read_architecture
 from crossmesh.models.probe import compare, probe, probe_tokens, reference_folder
-from crossmesh.models.random_weights import write_random
-from crossmesh.models.weights import folder_digests
+from crossmesh.models.weights.cut import CUT_RECIPE
+from crossmesh.models.weights.fetch import folder_digests
+from crossmesh.models.weights.random_weights import write_random
 
 REFERENCE = np.random.default_rng(1).normal(size=(2, 40, 512)).astype(np.float32)
 
@@ -101,8 +101,8 @@ def test_without_torch_a_large_model_is_used_on_trust_and_that_is_said(
 
 
 def test_a_large_model_is_counted_from_its_config_alone() -> None:
-    from crossmesh.models.families import parse_architecture
-    from crossmesh.models.random_weights import architecture_config
+    from crossmesh.models.families.registry import parse_architecture
     from crossmesh.models.targets import parameter_count
+    from crossmesh.models.weights.random_weights import architecture_config
 
     assert parameter_count(parse_architecture(architecture_config("gemma4_31b"), "test")) == pytest.approx(30.7e9, rel=0.01)

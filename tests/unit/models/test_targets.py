@@ -6,9 +6,9 @@ import pytest
 from crossmesh.config.training import LORA_TARGETS
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.families import parse_architecture
-from crossmesh.models.random_weights import architecture_config
+from crossmesh.models.families.registry import parse_architecture
 from crossmesh.models.targets import all_weights, expand_targets, hf_module_names
+from crossmesh.models.weights.random_weights import architecture_config
 
 
 def llama(**changes: object) -> Architecture:

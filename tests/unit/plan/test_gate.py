@@ -14,7 +14,7 @@ from crossmesh.config.services import StorageSpec
 from crossmesh.config.serving import ServeSpec
 from crossmesh.config.training import DataSpec, HardwareSpec, MeshSpec, ModelSpec
 from crossmesh.errors import InputError, RejectedError
-from crossmesh.models.weights import fetch_model
+from crossmesh.models.weights.fetch import fetch_model
 from crossmesh.plan.figures import Compiled
 from crossmesh.plan.gate import gate_serving, gate_training
 from crossmesh.plan.model import known_architecture

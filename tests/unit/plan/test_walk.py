@@ -28,10 +28,10 @@ from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import slices
 from crossmesh.hardware.devices import Cpu
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.families import parse_architecture
+from crossmesh.models.families.registry import parse_architecture
 from crossmesh.models.lora import lora_modules
 from crossmesh.models.placement import place
-from crossmesh.models.random_weights import architecture_config
+from crossmesh.models.weights.random_weights import architecture_config
 from crossmesh.plan.point import training_point
 from crossmesh.plan.training import exact
 from crossmesh.plan.training.exact import broken_rules

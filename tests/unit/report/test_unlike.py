@@ -31,7 +31,7 @@ from crossmesh.evaluate.judging import judge_record
 from crossmesh.evaluate.problems import task_digest
 from crossmesh.evaluate.tasks import load_task
 from crossmesh.files import canonical_json
-from crossmesh.models.weights import fetch_model
+from crossmesh.models.weights.fetch import fetch_model
 from crossmesh.pipeline import benchmark_subject
 from crossmesh.pipeline.benchmark_subject import OwnServer, url_subject
 from crossmesh.report.comparable import compare

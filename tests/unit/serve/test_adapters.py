@@ -10,7 +10,7 @@ import pytest
 from crossmesh.adapters.peft_format import adapter_digest, read_adapter, write_adapter
 from crossmesh.config.training import ModelSpec
 from crossmesh.errors import InputError
-from crossmesh.models.weights import fetch_model
+from crossmesh.models.weights.fetch import fetch_model
 from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.loading import HotLoading
 from crossmesh.verify.random_adapters import write_random_adapter

@@ -9,7 +9,7 @@ from crossmesh.config.serving import ServeSpec
 from crossmesh.config.training import BatchSpec, HardwareSpec, ModelSpec
 from crossmesh.errors import InputError
 from crossmesh.files import write_json
-from crossmesh.models.random_weights import architecture_config, architecture_names
+from crossmesh.models.weights.random_weights import architecture_config, architecture_names
 from crossmesh.serve.adapters import ServedAdapter, ServedBase, serving_rank
 from crossmesh.serve.engine import CPU_LORA_WORKER, engine_settings
 

@@ -10,8 +10,8 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.serving import ServeSpec
 from crossmesh.evaluate.examined import engine_of, surroundings_of
 from crossmesh.files import write_json
-from crossmesh.models.random_weights import architecture_config
-from crossmesh.models.weights import MANIFEST
+from crossmesh.models.weights.fetch import MANIFEST
+from crossmesh.models.weights.random_weights import architecture_config
 from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.engine import EngineSettings, engine_settings
 from crossmesh.serve.fingerprint import EngineFacts, fingerprint

@@ -19,7 +19,7 @@ from crossmesh.evaluate.answers import refused_parameter
 from crossmesh.files import write_json
 from crossmesh.hardware.catalogue import slices
 from crossmesh.hardware.devices import Tpu
-from crossmesh.models.random_weights import architecture_config, architecture_names
+from crossmesh.models.weights.random_weights import architecture_config, architecture_names
 from crossmesh.serve.adapters import ServedAdapter, ServedBase
 from crossmesh.serve.engine import EngineSettings, engine_settings
 from tpu_wheel import implementation

@@ -12,7 +12,7 @@ from crossmesh.config.training import BackendSpec, BatchSpec, HardwareSpec, Mesh
 from crossmesh.environments import environment
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import slices
-from crossmesh.models.weights import ModelFolder
+from crossmesh.models.weights.fetch import ModelFolder
 from crossmesh.train.events import Event, WarningEvent
 from crossmesh.train.launch import _finished, check_trainable
 from crossmesh.train.train_job import TrainJob

@@ -18,7 +18,7 @@ from crossmesh.config.training import (
     OptimSpec,
     PackingSpec,
 )
-from crossmesh.models.weights import ModelFolder
+from crossmesh.models.weights.fetch import ModelFolder
 from crossmesh.train.train_job import ResumeCheckpoint, TrainJob, checkpoint_target
 
 SPEC = ExperimentSpec()

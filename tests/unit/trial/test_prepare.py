@@ -19,9 +19,9 @@ from crossmesh.config.services import StorageSpec
 from crossmesh.config.serving import ServeSpec
 from crossmesh.config.training import BatchSpec, CheckpointSpec, DataSpec, LoraSpec, ModelSpec, OptimSpec, PackingSpec, RtlSpec
 from crossmesh.errors import InputError
-from crossmesh.models.families import read_architecture
+from crossmesh.models.families.registry import read_architecture
 from crossmesh.models.lora import lora_modules
-from crossmesh.models.weights import ModelFolder, fetch_model
+from crossmesh.models.weights.fetch import ModelFolder, fetch_model
 from crossmesh.track.tracked_run import TAG_IDENTITY, TrackedRun
 from crossmesh.trial.trial import Prepared, prepare
 

@@ -26,8 +26,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from crossmesh.config.training import LoraSpec, ModelSpec, OptimSpec
 from crossmesh.errors import CrossmeshError
 from crossmesh.hardware.mesh import BATCH_AXES, MeshShape
-from crossmesh.models import tunix_jax
 from crossmesh.models.architecture import Architecture, Experts, LayerKind, Rope
+from crossmesh.models.jax import tunix_jax
 from crossmesh.models.lora import LoraModule
 from crossmesh.models.targets import Target, projections
 from crossmesh.plan.compilers.workers import Fields, answer_questions

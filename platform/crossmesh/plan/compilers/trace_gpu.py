@@ -23,8 +23,8 @@ from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import InputError
 from crossmesh.files import write_json
 from crossmesh.hardware.mesh import AXES, MeshShape
-from crossmesh.models.families import read_architecture
-from crossmesh.models.lora_masks_torch import mask_words
+from crossmesh.models.families.registry import read_architecture
+from crossmesh.models.torch.lora_masks_torch import mask_words
 from crossmesh.plan.compilers.allocations import peak_by_kind
 from crossmesh.plan.compilers.trace_gpu_recorder import Recorder
 from crossmesh.plan.compilers.workers import answer_questions

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.chips import Price
-from crossmesh.models.families import parse_architecture
-from crossmesh.models.random_weights import architecture_config
+from crossmesh.models.families.registry import parse_architecture
+from crossmesh.models.weights.random_weights import architecture_config
 from crossmesh.plan.model import planned_model
 from crossmesh.plan.serving.engine import ttft_bound_s
 from crossmesh.plan.serving.point import ServingPoint

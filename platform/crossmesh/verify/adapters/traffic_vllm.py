@@ -10,7 +10,7 @@ import numpy as np
 from vllm import LLM, SamplingParams
 from vllm.lora.request import LoRARequest
 
-from crossmesh.models.families import read_architecture
+from crossmesh.models.families.registry import read_architecture
 from crossmesh.verify.measure import Progress, ratio, take_turns
 from crossmesh.verify.process import Request, answer
 

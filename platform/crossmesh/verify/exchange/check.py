@@ -24,12 +24,12 @@ from crossmesh.config.training import LoraSpec, ModelSpec
 from crossmesh.console import Console
 from crossmesh.errors import CrossmeshError, InputError, require
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.checkpoints import open_checkpoint
-from crossmesh.models.families import parse_architecture, read_architecture
+from crossmesh.models.families.registry import parse_architecture, read_architecture
 from crossmesh.models.lora import largest_rank, lora_modules
 from crossmesh.models.probe import probe_tokens
-from crossmesh.models.random_weights import architecture_config, architecture_names
-from crossmesh.models.stores import LocalStore
+from crossmesh.models.weights.checkpoints import open_checkpoint
+from crossmesh.models.weights.random_weights import architecture_config, architecture_names
+from crossmesh.models.weights.stores import LocalStore
 from crossmesh.track.tracker import Tracker
 from crossmesh.verify.checks import PLACEHOLDER_MODEL
 from crossmesh.verify.exchange.figures import agreement, logprob_difference

@@ -13,9 +13,9 @@ from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import read_adapter, store_adapter
 from crossmesh.config.training import LoraSpec
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.models import tunix_jax
-from crossmesh.models.families import read_architecture
-from crossmesh.models.layers_jax import ModelConfig
+from crossmesh.models.families.registry import read_architecture
+from crossmesh.models.jax import tunix_jax
+from crossmesh.models.jax.layers_jax import ModelConfig
 from crossmesh.models.lora import targets_of
 from crossmesh.verify.exchange.figures import FloatArray, IntArray, module_errors, worst_of
 from crossmesh.verify.measure import Progress

@@ -9,8 +9,8 @@ from peft import PeftModel
 
 from crossmesh.config.training import default_torch_kernel
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.families import read_architecture
-from crossmesh.models.hf_torch import DTYPES, hidden_states, load_base, logits, model_inputs
+from crossmesh.models.families.registry import read_architecture
+from crossmesh.models.torch.hf_torch import DTYPES, hidden_states, load_base, logits, model_inputs
 from crossmesh.verify.exchange.figures import FloatArray, IntArray, greedy_gap
 from crossmesh.verify.measure import Progress
 from crossmesh.verify.process import Request, answer, by_model

@@ -10,7 +10,7 @@ import numpy as np
 from tunix.sft.peft_trainer import _default_loss_fn
 
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.models.tunix_jax import device_mesh, logits_of
+from crossmesh.models.jax.tunix_jax import device_mesh, logits_of
 from crossmesh.train.loss_jax import LossHead, summed_nll
 from crossmesh.verify.measure import Progress, ratio, take_turns
 from crossmesh.verify.process import Request, answer

@@ -14,7 +14,7 @@ from crossmesh.cluster.session import ray_session
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.training import BACKENDS, ModelSpec
 from crossmesh.console import Console, Stage
-from crossmesh.models.weights import fetch_model
+from crossmesh.models.weights.fetch import fetch_model
 from crossmesh.trial.trial import cache_folder
 from crossmesh.verify.overhead.run import outside_share
 from crossmesh.verify.process import measure

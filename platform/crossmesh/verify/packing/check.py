@@ -12,7 +12,7 @@ from typing import Any
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.training import BACKENDS, ModelSpec
 from crossmesh.console import Console
-from crossmesh.models.weights import fetch_model
+from crossmesh.models.weights.fetch import fetch_model
 from crossmesh.trial.trial import cache_folder
 from crossmesh.verify.packing.speed import SpeedSizes
 from crossmesh.verify.process import measure

@@ -15,7 +15,7 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.training import COMPILES, BackendSpec, BatchSpec, DataSpec, LoraSpec, OptimSpec, PackingSpec
 from crossmesh.data.batches import PackedBatch, Row
 from crossmesh.data.packing import StepPlan, build_batch, packing_efficiency, plan_steps
-from crossmesh.models.families import read_architecture
+from crossmesh.models.families.registry import read_architecture
 from crossmesh.train.backend import Backend, TrainingSetup
 from crossmesh.train.worker import make_backend
 from crossmesh.verify.differences import distance, loss_differences

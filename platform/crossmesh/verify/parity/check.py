@@ -16,9 +16,9 @@ from crossmesh.config.training import ATTENTIONS, AUTO, BACKENDS, BackendSpec, M
 from crossmesh.console import Console
 from crossmesh.errors import require
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.families import read_architecture
+from crossmesh.models.families.registry import read_architecture
 from crossmesh.models.lora import lora_modules, targets_of
-from crossmesh.models.weights import ModelFolder
+from crossmesh.models.weights.fetch import ModelFolder
 from crossmesh.train.launch import TrainResult, check_trainable, train
 from crossmesh.trial.trial import fetch
 from crossmesh.verify.checks import PLACEHOLDER_MODEL

@@ -26,11 +26,11 @@ from crossmesh.config.training import LoraSpec
 from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.families import read_architecture
-from crossmesh.models.llama_jax import llama_config
+from crossmesh.models.families.llama.model_jax import llama_config
+from crossmesh.models.families.registry import read_architecture
 from crossmesh.models.lora import lora_modules, targets_of
-from crossmesh.models.model_files import tensor_files
 from crossmesh.models.targets import all_weights
+from crossmesh.models.weights.model_files import tensor_files
 
 _THETA = 1_000_000.0
 """The rotary base that Tunix 0.1.7 computes every Llama with."""

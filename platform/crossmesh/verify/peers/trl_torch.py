@@ -18,7 +18,7 @@ from crossmesh.adapters.initial import initial_lora
 from crossmesh.config.training import LoraSpec
 from crossmesh.data.batches import Row
 from crossmesh.errors import CrossmeshError, InputError
-from crossmesh.models.families import read_architecture
+from crossmesh.models.families.registry import read_architecture
 from crossmesh.models.lora import lora_modules
 from crossmesh.verify.peers.work import DECAY, RATE
 

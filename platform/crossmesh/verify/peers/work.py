@@ -7,7 +7,7 @@ from crossmesh.config.serving import ServeSpec
 from crossmesh.config.training import BackendSpec, BatchSpec, DataSpec, LoraSpec, OptimSpec, PackingSpec
 from crossmesh.data.batches import PackedBatch
 from crossmesh.data.packing import build_batch, plan_steps
-from crossmesh.models.families import read_architecture
+from crossmesh.models.families.registry import read_architecture
 from crossmesh.train.backend import Backend, TrainingSetup
 from crossmesh.train.worker import make_backend
 from crossmesh.verify.rows import paper_lengths, random_rows

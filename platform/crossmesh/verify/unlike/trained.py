@@ -11,7 +11,7 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.training import BackendSpec, BatchSpec, DataSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError
-from crossmesh.models.weights import ModelFolder
+from crossmesh.models.weights.fetch import ModelFolder
 from crossmesh.report.comparable import compare
 from crossmesh.report.stored import stored_variants
 from crossmesh.track.tracker import Tracker

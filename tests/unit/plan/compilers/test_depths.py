@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from crossmesh.models.families import parse_architecture
-from crossmesh.models.random_weights import architecture_config
+from crossmesh.models.families.registry import parse_architecture
+from crossmesh.models.weights.random_weights import architecture_config
 from crossmesh.plan.compilers.depths import keep_layers, small_depths, stretches
 
 GEMMA_4_E2B = parse_architecture(architecture_config("gemma4_e2b"), "gemma4_e2b.json")

@@ -14,8 +14,8 @@ from crossmesh.config.training import BatchSpec, HardwareSpec
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import find_slice, slices
 from crossmesh.hardware.devices import Tpu
-from crossmesh.models.families import parse_architecture
-from crossmesh.models.random_weights import architecture_config
+from crossmesh.models.families.registry import parse_architecture
+from crossmesh.models.weights.random_weights import architecture_config
 from crossmesh.plan.model import planned_model
 from crossmesh.plan.serving.batching import Chunk, Step
 from crossmesh.plan.serving.engine import engine_forecast, prefill_flops, ttft_bound_s, weight_bytes

@@ -9,8 +9,8 @@ import pytest
 from crossmesh.config.training import ModelSpec
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.models.families import parse_architecture
-from crossmesh.models.random_weights import architecture_config
+from crossmesh.models.families.registry import parse_architecture
+from crossmesh.models.weights.random_weights import architecture_config
 from crossmesh.plan.model import planned_model
 from crossmesh.plan.point import Point
 from crossmesh.plan.serving.step import replicated_bytes

@@ -78,7 +78,7 @@ class Attention:
 
 @pytest.fixture
 def tiny_folder(tmp_path: Path) -> Path:
-    from crossmesh.models.random_weights import write_random
+    from crossmesh.models.weights.random_weights import write_random
 
     write_random("tiny_llama@0", tmp_path)
     return tmp_path

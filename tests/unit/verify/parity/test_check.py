@@ -13,10 +13,10 @@ from crossmesh.config.training import BackendSpec, HardwareSpec, LoraSpec, Model
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.families import parse_architecture
+from crossmesh.models.families.registry import parse_architecture
 from crossmesh.models.lora import lora_modules
-from crossmesh.models.random_weights import architecture_config
 from crossmesh.models.targets import expand_targets, hf_module_names
+from crossmesh.models.weights.random_weights import architecture_config
 from crossmesh.train.events import StepEvent
 from crossmesh.train.launch import TrainResult
 from crossmesh.verify.checks import PLACEHOLDER_MODEL

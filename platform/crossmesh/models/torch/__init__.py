@@ -1,0 +1,1 @@
+"""Base models on torch: Hugging Face models filled shard by shard, attention kernels, LoRA dropout, GGUF. Workers only."""
