@@ -16,7 +16,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "platform"))
 
-from crossmesh.serve.lora_torch import LoraBatch, by_rank
+from crossmesh.serve.vllm.lora_torch import LoraBatch, by_rank
 
 LAYERS, ADAPTERS = 30, 20
 HIDDEN, FFN, KV = 576, 1536, 192

@@ -340,7 +340,7 @@ import json, sys
 from pathlib import Path
 from crossmesh.cluster.session import ray_session
 from crossmesh.serve.adapters import ServedBase
-from crossmesh.serve.engine import engine_settings
+from crossmesh.serve.vllm.settings import engine_settings
 from crossmesh.config.experiment import BatchSpec, ExperimentSpec, HardwareSpec, ServeSpec, StorageSpec
 from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer

@@ -18,4 +18,4 @@ def test_the_kept_facts_are_what_the_wheel_says(checkout: Path, tmp_path: Path) 
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "-d", str(tmp_path)]
     subprocess.run([*command, f"tpu-inference=={found[1]}"], check=True, timeout=300)
     (wheel,) = tmp_path.glob("*.whl")
-    assert facts_of(wheel) == json.loads((checkout / "tests" / "unit" / "serve" / "tpu_inference.json").read_text())
+    assert facts_of(wheel) == json.loads((checkout / "tests" / "unit" / "serve" / "vllm" / "tpu_inference.json").read_text())

@@ -11,7 +11,7 @@ _MODULES = ("models/common/model_loader", "envs", "platforms/tpu_platform", "run
 
 
 def facts_of(wheel: Path) -> dict[str, Any]:
-    """Return what our settings of a TPU engine rely on, in the form of `tests/unit/serve/tpu_inference.json`."""
+    """Return what our settings of a TPU engine rely on, in the form of `tests/unit/serve/vllm/tpu_inference.json`."""
     with zipfile.ZipFile(wheel) as archive:
         loader, envs, platform, runner, utils, info = (ast.parse(archive.read(f"tpu_inference/{name}.py").decode()) for name in _MODULES)
     return {

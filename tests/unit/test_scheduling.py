@@ -19,7 +19,7 @@ from crossmesh.environments import environment
 from crossmesh.hardware.catalogue import find_slice, slices
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.serve.adapters import ServedBase
-from crossmesh.serve.engine import engine_settings
+from crossmesh.serve.vllm.settings import engine_settings
 from crossmesh.train.scaling import workers_of
 from rays_scheduler import Gang, InfeasibleError, kuberay_config, launched, replicas
 
@@ -149,7 +149,7 @@ def test_every_job_starts_its_slice_and_no_other(file: str, job: str, name: str,
 def test_where_every_slice_is_declared_each_job_starts_its_own(name: str, job: str, configs: dict[str, Any], base: Path) -> None:
     config = configs["all"]
     if (name, job) == ("tpu_v7x_8", "serve"):
-        pytest.skip("v7x is not served: serve/options.py refuses it")
+        pytest.skip("v7x is not served: serve/vllm/options.py refuses it")
     if name == "gpu_8xa100_40":  # Ray calls both A100s one name: a cluster declares one of them.
         types = {key: one for key, one in config["available_node_types"].items() if key != "gpu_8xa100_80"}
         config = {**config, "available_node_types": types}

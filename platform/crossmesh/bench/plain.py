@@ -66,7 +66,7 @@ def _serve(asked: Mapping[str, Any]) -> int:
 
 def _deploy(llm_config: Mapping[str, Any]) -> None:
     """In a worker: the driver must not import what this imports."""
-    from crossmesh.bench.plain_vllm import deploy
+    from crossmesh.serve.vllm.plain_vllm import deploy
 
     deploy(llm_config, _NAME)
 

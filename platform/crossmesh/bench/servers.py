@@ -22,7 +22,7 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.environments import WorkerEnvironment, environment, python_path
 from crossmesh.errors import CrossmeshError
 from crossmesh.ports import free_port, listens_alone
-from crossmesh.serve.engine import CPU_VARIABLES, EngineSettings
+from crossmesh.serve.vllm.settings import CPU_VARIABLES, EngineSettings
 
 _POLL_S = 0.5
 _TAIL = 2000
@@ -40,7 +40,7 @@ def bare_server(spec: ExperimentSpec, settings: EngineSettings, log: Path, *, li
     """
     worker = environment(settings.kind, spec.hardware.slice.device)
     variables = {**os.environ, **worker.variables, **settings.variables} if like_ours else with_defaults(worker, settings)
-    module = "crossmesh.bench.bare_vllm" if like_ours else "vllm.entrypoints.openai.api_server"
+    module = "crossmesh.serve.vllm.bare_vllm" if like_ours else "vllm.entrypoints.openai.api_server"
     port = free_port()
     command = [worker.python or sys.executable, "-m", module, *bare_arguments(settings, port)]
     target = Target(f"http://127.0.0.1:{port}", settings.models[0])

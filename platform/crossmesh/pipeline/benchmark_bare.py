@@ -21,7 +21,7 @@ from crossmesh.errors import InputError
 from crossmesh.files import write_json
 from crossmesh.pipeline.benchmark import Done, counting, track
 from crossmesh.pipeline.benchmark_subject import OwnServer, own_server, terms_of
-from crossmesh.serve.engine import EngineSettings
+from crossmesh.serve.vllm.settings import EngineSettings
 from crossmesh.track.tracker import Tracker
 
 

@@ -23,8 +23,8 @@ from crossmesh.plan.model import known_architecture
 from crossmesh.plan.serving.point import serving_point
 from crossmesh.serve.adapters import ServedAdapter, ServedBase
 from crossmesh.serve.app import Server, start_server
-from crossmesh.serve.engine import EngineSettings, engine_settings
 from crossmesh.serve.record import server_record
+from crossmesh.serve.vllm.settings import EngineSettings, engine_settings
 from crossmesh.trial.trial import fetch
 
 

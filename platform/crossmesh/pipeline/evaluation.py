@@ -28,8 +28,8 @@ from crossmesh.files import canonical_json, digest_file, digest_text, read_json,
 from crossmesh.models.weights.fetch import ModelFolder
 from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.app import start_server
-from crossmesh.serve.engine import engine_settings
 from crossmesh.serve.record import engine_record
+from crossmesh.serve.vllm.settings import engine_settings
 from crossmesh.server_identity import Origin
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TAG_EVALUATION, TAG_SERVER, TAG_SUBJECT

@@ -33,10 +33,10 @@ from crossmesh.serve.applications import (
     wait_until_running,
 )
 from crossmesh.serve.asking import get, origin_of
-from crossmesh.serve.engine import EngineSettings, engine_settings
 from crossmesh.serve.keys import admitted_keys, server_key
 from crossmesh.serve.loading import HotLoading
-from crossmesh.serve.options import capacity
+from crossmesh.serve.vllm.options import capacity
+from crossmesh.serve.vllm.settings import EngineSettings, engine_settings
 
 _SETTLE_S = 30.0
 """How long a server that runs may still answer as the one before: gate and proxy hear of it a moment later."""

@@ -32,9 +32,9 @@ from crossmesh.serve.admission import (
     write_place,
 )
 from crossmesh.serve.asking import get, origin_of
-from crossmesh.serve.engine import EngineSettings
 from crossmesh.serve.gate import PROXY_HEADER, PROXY_HOOK, PROXY_VARIABLE, REFRESH_S
 from crossmesh.serve.loading import HotLoading
+from crossmesh.serve.vllm.settings import EngineSettings
 from crossmesh.track.provenance import LIBRARIES, library_versions
 
 DEPLOYMENT = "engine"

@@ -14,8 +14,8 @@ from typing import Any
 from crossmesh.files import canonical_json, digest_text, read_json
 from crossmesh.models.weights.fetch import MANIFEST
 from crossmesh.serve.adapters import ServedBase
-from crossmesh.serve.engine import EngineSettings
 from crossmesh.serve.record import server_record
+from crossmesh.serve.vllm.settings import EngineSettings
 from crossmesh.track.provenance import IMAGE_VARIABLE, LIBRARIES, host_facts, library_versions
 
 

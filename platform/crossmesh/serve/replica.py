@@ -16,8 +16,8 @@ from crossmesh.serve.admission import server_name, write_way
 from crossmesh.serve.asgi import App
 from crossmesh.serve.direct import DirectServer
 from crossmesh.serve.disconnect import DisconnectMiddleware
-from crossmesh.serve.engine import EngineSettings
 from crossmesh.serve.loading import HotLoading
+from crossmesh.serve.vllm.settings import EngineSettings
 
 _LOG_LINES = 40
 _LOG_BYTES = 64 << 10
@@ -40,7 +40,7 @@ class ModelServer:
 
     async def __serve_build_asgi_app__(self) -> App:
         """Start the engine and return vLLM's own OpenAI application for it (Ray Serve calls this once, at start)."""
-        from crossmesh.serve.engine_vllm import openai_app, start_engine
+        from crossmesh.serve.vllm.engine_vllm import openai_app, start_engine
 
         try:
             self._server = await start_engine(self._settings)
@@ -66,7 +66,7 @@ class ModelServer:
 
     async def __del__(self) -> None:
         """End the engine's processes with the replica, once what came the short way is answered."""
-        from crossmesh.serve.engine_vllm import stop_engine
+        from crossmesh.serve.vllm.engine_vllm import stop_engine
 
         try:
             if self._direct is not None:

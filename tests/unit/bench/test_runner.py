@@ -22,7 +22,7 @@ from crossmesh.config.bench import BenchSpec
 from crossmesh.environments import environment
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.plan.serving.batching import Request
-from crossmesh.serve.engine import CPU_VARIABLES, EngineSettings
+from crossmesh.serve.vllm.settings import CPU_VARIABLES, EngineSettings
 
 TERMS = Terms(512, None, 3.6)
 

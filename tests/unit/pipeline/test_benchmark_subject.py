@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from crossmesh.pipeline.benchmark_subject import OwnServer
-from crossmesh.serve.engine import EngineSettings
+from crossmesh.serve.vllm.settings import EngineSettings
 
 
 def described(kind: str) -> dict[str, Any]:

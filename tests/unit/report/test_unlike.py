@@ -39,8 +39,8 @@ from crossmesh.report.integrity import check_trained
 from crossmesh.report.stored import _workload
 from crossmesh.report.variants import RunRecord, Score, Variant
 from crossmesh.serve.adapters import ServedBase
-from crossmesh.serve.engine import engine_settings
 from crossmesh.serve.record import engine_record
+from crossmesh.serve.vllm.settings import engine_settings
 from crossmesh.track.tracked_run import TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED, TrackedRun
 from crossmesh.track.tracker import _flat
 from crossmesh.train.train_job import ResumeCheckpoint

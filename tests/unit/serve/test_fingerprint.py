@@ -13,10 +13,10 @@ from crossmesh.files import write_json
 from crossmesh.models.weights.fetch import MANIFEST
 from crossmesh.models.weights.random_weights import architecture_config
 from crossmesh.serve.adapters import ServedBase
-from crossmesh.serve.engine import EngineSettings, engine_settings
 from crossmesh.serve.fingerprint import EngineFacts, fingerprint
-from crossmesh.serve.options import service_limits
 from crossmesh.serve.record import engine_record, server_record
+from crossmesh.serve.vllm.options import service_limits
+from crossmesh.serve.vllm.settings import EngineSettings, engine_settings
 
 LIMITS: tuple[dict[str, object], ...] = (
     {"replicas": 2},

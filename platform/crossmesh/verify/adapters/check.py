@@ -1,7 +1,7 @@
 """Many adapters on one engine: each answers as it does alone, and mixed traffic costs little more than one adapter's.
 
-The engine has the arguments that a server of the same spec gives it (`serve/engine.py`) and is asked without a server in between, which
-would hide a part of what adapters cost. Without a model on the command line it is SmolLM2. Adapters are made up.
+The engine has the arguments that a server of the same spec gives it and is asked without a server in between, which would hide a part of
+what adapters cost. Without a model on the command line it is SmolLM2. Adapters are made up.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from crossmesh.console import Console
 from crossmesh.errors import require
 from crossmesh.hardware.devices import Cpu
 from crossmesh.serve.adapters import ServedBase
-from crossmesh.serve.engine import engine_settings
+from crossmesh.serve.vllm.settings import engine_settings
 from crossmesh.trial.trial import cache_folder
 from crossmesh.verify.checks import PLACEHOLDER_MODEL
 from crossmesh.verify.process import measure

@@ -8,7 +8,7 @@ from vllm import LLM, SamplingParams
 from vllm.lora.request import LoRARequest
 
 from crossmesh.serve.adapters import serving_rank
-from crossmesh.serve.engine import CPU_LORA_WORKER, LORA_MODULES, check_no_experts
+from crossmesh.serve.vllm.settings import CPU_LORA_WORKER, LORA_MODULES, check_no_experts
 from crossmesh.verify.measure import Progress
 from crossmesh.verify.process import Request, answer
 

@@ -8,7 +8,7 @@ import pytest
 
 from crossmesh.config.serving import ServeSpec
 from crossmesh.errors import InputError
-from crossmesh.serve.parsers import _SIGNS, parser_arguments, tool_parser
+from crossmesh.serve.vllm.parsers import _SIGNS, parser_arguments, tool_parser
 
 
 @pytest.mark.parametrize(

@@ -23,14 +23,14 @@ from vllm.tool_parsers import ToolParserManager
 
 from crossmesh.errors import InputError
 from crossmesh.serve.asgi import App
-from crossmesh.serve.defaults_vllm import serve_as_trained
-from crossmesh.serve.engine import EngineSettings
 from crossmesh.serve.fingerprint import EngineFacts, fingerprint
 from crossmesh.serve.loading import HotLoading
-from crossmesh.serve.loading_vllm import add_routes, by_names_of_clients
 from crossmesh.serve.openai_errors import OpenAIErrors
-from crossmesh.serve.options import SPEC_KEYS
 from crossmesh.serve.signing import Signing
+from crossmesh.serve.vllm.defaults_vllm import serve_as_trained
+from crossmesh.serve.vllm.loading_vllm import add_routes, by_names_of_clients
+from crossmesh.serve.vllm.options import SPEC_KEYS
+from crossmesh.serve.vllm.settings import EngineSettings
 
 
 class _Server(LLMServer):

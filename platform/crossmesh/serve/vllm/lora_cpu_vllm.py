@@ -12,7 +12,7 @@ from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 from vllm.platforms import current_platform
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-from crossmesh.serve.lora_torch import LoraBatch, by_rank
+from crossmesh.serve.vllm.lora_torch import LoraBatch, by_rank
 
 
 class GroupedPunica(PunicaWrapperCPU):

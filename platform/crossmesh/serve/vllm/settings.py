@@ -19,11 +19,14 @@ from crossmesh.installation import job_command
 from crossmesh.model_folder import template_of
 from crossmesh.models.families.registry import read_architecture
 from crossmesh.serve.adapters import ServedAdapter, ServedBase, check_names, check_rank, serving_rank
-from crossmesh.serve.options import check_options, compile_variables, on_reserved_chips, option_arguments, scaling, service_limits
-from crossmesh.serve.parsers import parser_arguments
+from crossmesh.serve.vllm.options import check_options, compile_variables, on_reserved_chips, option_arguments, scaling, service_limits
+from crossmesh.serve.vllm.parsers import parser_arguments
 
-CPU_LORA_WORKER = "crossmesh.serve.lora_cpu_vllm.Worker"
+CPU_LORA_WORKER = "crossmesh.serve.vllm.lora_cpu_vllm.Worker"
 """vLLM worker class with LoRA kernels that are right for mixed batches and as fast as the base model's products."""
+
+_RECORDED_WORKER = "crossmesh.serve.lora_cpu_vllm.Worker"
+"""What records call that class, wherever it lies: servers that differ in nothing else are the same."""
 
 LORA_MODULES = tuple(f"{name}_proj" for name in LORA_TARGETS)
 """What vLLM makes ready for adapters: left to itself it allocates them for experts, routers and per-layer inputs as well."""
@@ -73,6 +76,12 @@ class EngineSettings:
         """Arguments of the engine that computes."""
         arguments: Mapping[str, Any] = (self.stand_in or self.llm_config)["engine_kwargs"]
         return arguments
+
+    @property
+    def recorded_arguments(self) -> dict[str, Any]:
+        """The same as records have them."""
+        arguments = dict(self.engine_kwargs)
+        return arguments | ({"worker_cls": _RECORDED_WORKER} if arguments.get("worker_cls") == CPU_LORA_WORKER else {})
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from crossmesh.errors import InputError
 from crossmesh.files import write_json
 from crossmesh.models.weights.random_weights import architecture_config, architecture_names
 from crossmesh.serve.adapters import ServedAdapter, ServedBase, serving_rank
-from crossmesh.serve.engine import CPU_LORA_WORKER, engine_settings
+from crossmesh.serve.vllm.settings import CPU_LORA_WORKER, engine_settings
 
 
 @pytest.fixture

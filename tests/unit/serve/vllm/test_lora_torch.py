@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from crossmesh.serve.lora_torch import LoraBatch, by_rank
+from crossmesh.serve.vllm.lora_torch import LoraBatch, by_rank
 
 SLOTS, RANK, IN, SIZES, SCALE = 20, 4, 6, (5, 3), 0.5
 PREFILL = [3] * 9

@@ -8,7 +8,7 @@ import pytest
 from crossmesh.config.serving import ServeSpec
 from crossmesh.errors import InputError
 from crossmesh.hardware.catalogue import find_slice
-from crossmesh.serve.options import capacity, check_options, compile_variables, option_arguments, scaling, service_limits
+from crossmesh.serve.vllm.options import capacity, check_options, compile_variables, option_arguments, scaling, service_limits
 
 
 def test_defaults_are_one_engine_with_chunked_prefill_and_a_prefix_cache() -> None:

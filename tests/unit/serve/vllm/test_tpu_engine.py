@@ -21,7 +21,7 @@ from crossmesh.hardware.catalogue import slices
 from crossmesh.hardware.devices import Tpu
 from crossmesh.models.weights.random_weights import architecture_config, architecture_names
 from crossmesh.serve.adapters import ServedAdapter, ServedBase
-from crossmesh.serve.engine import EngineSettings, engine_settings
+from crossmesh.serve.vllm.settings import EngineSettings, engine_settings
 from tpu_wheel import implementation
 
 ADAPTER = ServedAdapter("a", Path("/forms/a"), 8)
