@@ -4,6 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 COMPILER := .compiler/.installed
 HARNESS := .harness/.installed
+DOCS := .docs/.installed
 # The slice that a TPU host is, for test-tpu.
 HARDWARE ?=
 UV_VERSION := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements/cpu.txt)
@@ -16,7 +17,7 @@ COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --no-header --generate-h
 	--override requirements/overrides.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install tools browser demo compiler harness test test-full test-gpu test-tpu lint format lock ui clean
+.PHONY: help install tools browser demo compiler harness check docs test test-full test-gpu test-tpu lint format lock ui clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
@@ -43,9 +44,19 @@ $(HARNESS): requirements/lm-eval.txt
 	$(BIN)/uv pip install --quiet --python .harness/bin/python --no-deps --require-hashes --compile-bytecode -r requirements/lm-eval.txt
 	@touch $@
 
+docs: install $(DOCS) ## Build the documentation into site/, which opens from disk; warnings are errors
+	.docs/bin/python -m mkdocs build --quiet --strict
+
+# Beside .venv: jobs need none of it.
+$(DOCS): requirements/docs.txt
+	rm -rf .docs
+	$(PYTHON) -m venv .docs
+	$(BIN)/uv pip install --quiet --python .docs/bin/python --no-deps --require-hashes --compile-bytecode -r requirements/docs.txt
+	@touch $@
+
 # Many of its tests wait for nodes that come and go.
 test-full: TEST_JOBS = 3
-test-full: install tools browser compiler harness ## Everything: also faults, sweeps and redeploys, at most 60 minutes on 2 cores
+test-full: install tools browser compiler harness $(DOCS) ## Everything: also faults, sweeps and redeploys, at most 60 minutes on 2 cores
 	$(PYTEST) -m "not gpu and not tpu"
 
 test-gpu: install .gpu/.installed ## Tests that need an NVIDIA GPU of this machine
@@ -116,8 +127,10 @@ lock: install ## Compile requirements/*.txt again from pyproject.toml
 		$(COMPILE) --extra $$kind --python-version 3.12 -o requirements/$$kind.txt || exit 1; done
 	sed -n 's/^lm-eval = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(BIN)/uv pip compile - --quiet --no-header --generate-hashes \
 		--python-platform $(PLATFORM) --python-version 3.11 --constraint requirements/cpu.txt -o requirements/lm-eval.txt
+	sed -n 's/^docs = \[\(.*\)\]$$/\1/p' pyproject.toml | tr -d '",' | tr ' ' '\n' | $(BIN)/uv pip compile - --quiet --no-header --generate-hashes \
+		--python-platform $(PLATFORM) --python-version 3.11 -o requirements/docs.txt
 	sed -n 's/^plan-tpu = \["\(.*\)"\]$$/\1/p' pyproject.toml | $(BIN)/uv pip compile - --quiet --no-header --generate-hashes --no-deps \
 		--python-platform $(PLATFORM) --python-version 3.11 -o requirements/plan-tpu.txt
 
 clean: ## Remove the environment, the compiler and what this checkout wrote (not the storage root)
-	rm -rf .venv .compiler .harness .gpu .tpu outputs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .compiler .harness .docs .gpu .tpu outputs site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

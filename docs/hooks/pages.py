@@ -19,6 +19,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[2]
 ROOT_PAGES = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#|/)([^)#\s]+)")
+_FETCHED = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
 _LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".json": "json", ".sbatch": "bash", ".sh": "bash", ".toml": "toml"}
 
 
@@ -40,6 +41,13 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Let links lead to the pages that stand for files outside of `docs/`."""
     path = page.file.src_uri
     return _LINK.sub(lambda link: _relinked(path, link[1]), markdown)
+
+
+def on_post_page(output: str, page: Page, **_: Any) -> str:
+    """Refuse a page that would fetch something: the site has to work without a network."""
+    if fetched := _FETCHED.search(output):
+        raise PluginError(f"{page.file.src_uri} would fetch {fetched[1]} from the network. Put it below docs/assets, or turn it off.")
+    return output
 
 
 def _relinked(path: str, link: str) -> str:
