@@ -40,7 +40,7 @@ def test_no_page_of_the_site_fetches_anything(site):
         ("reference/commands.html", ["crossmesh finetune experiment=demo", "repeat_steps"]),
         ("reference/environment.html", ["CROSSMESH_STORAGE"]),
         ("reference/hardware.html", ["tpu_v5p_8"]),
-        ("api.html", ["class Registry", "exit_code"]),
+        ("api.html", ["crossmesh.plugins", "Registry", "RejectedError", "resolve_mesh"]),
         ("source/cluster.yaml.html", ["cluster_name"]),
         ("contributing.html", ["import-linter"]),
     ],

@@ -78,3 +78,13 @@ def test_the_evaluation_harness_has_a_lock_of_its_own_with_hashes_and_no_framewo
     assert not FRAMEWORKS & pins.keys()
     shared = pins.keys() & locks["cpu"][1].keys()
     assert {name: pins[name] for name in shared} == {name: locks["cpu"][1][name] for name in shared}
+
+
+def test_the_documentation_has_a_lock_of_its_own_with_hashes_and_nothing_that_jobs_need(checkout):
+    text = (checkout / "requirements" / "docs.txt").read_text()
+    pins = dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", text, re.MULTILINE))
+    wanted = re.search(r"^docs = \[(.*)\]$", (checkout / "pyproject.toml").read_text(), re.MULTILINE)
+    assert {name.strip(' "') for name in wanted[1].split(",")} <= pins.keys()
+    assert text.count("--hash=sha256:") >= len(pins)
+    assert "://" not in text
+    assert not (FRAMEWORKS | {"ray", "mlflow"}) & pins.keys()
