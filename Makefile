@@ -44,6 +44,9 @@ $(HARNESS): requirements/lm-eval.txt
 	$(BIN)/uv pip install --quiet --python .harness/bin/python --no-deps --require-hashes --compile-bytecode -r requirements/lm-eval.txt
 	@touch $@
 
+check: lint ## Style, types, floors and unit tests: before every commit, at most 3 minutes on 2 cores
+	$(PYTEST) -q tests/unit -m "not full and not gpu and not tpu"
+
 docs: install $(DOCS) ## Build the documentation into site/, which opens from disk; warnings are errors
 	.docs/bin/python -m mkdocs build --quiet --strict
 

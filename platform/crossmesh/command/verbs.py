@@ -49,4 +49,4 @@ def unknown(verb: str) -> str:
     known = (*verbs(), "completion", "schema")
     close = difflib.get_close_matches(verb, known, n=1, cutoff=0.5)
     hint = f" Did you mean {close[0]}?" if close else ""
-    return f"there is no verb {verb!r}.{hint} Allowed: {', '.join(known)}. crossmesh --help says what each does."
+    return f"the verb {verb!r} does not exist.{hint} Allowed: {', '.join(known)}. crossmesh --help says what each does."

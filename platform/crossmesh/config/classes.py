@@ -1,7 +1,7 @@
-"""What each key of an experiment decides: what is learnt, how fast, how a model was examined, or nothing but how the job was run.
+"""What each key of an experiment decides: what is learned, how fast, how a model was evaluated, or nothing but how the job was run.
 
 Every key joins at least one class (a test fails for one that does not); `tests/unit/report/test_unlike.py` changes each of them and looks
-where it shows. A key that joins several shows in each, as far as the rest of the spec lets it: `packing.window` decides what is learnt
+where it shows. A key that joins several shows in each, as far as the rest of the spec lets it: `packing.window` decides what is learned
 with `packing.mode=stream` only.
 """
 
@@ -10,10 +10,10 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 SCIENCE = "science"
-"""What is learnt: in the science record, by what it comes to (digests, rows, modules), not by how it was said."""
+"""What is learned: in the science record, by what it comes to (digests, rows, modules), not by how it was said."""
 SYSTEM = "system"
-"""How fast a training is; what is learnt stays the same."""
-EXAMINATION = "examination"
+"""How fast a training is; what is learned stays the same."""
+EXAMINATION = "evaluation"
 """How a model was evaluated or a server benchmarked: in the record of the evaluation, the load or the server."""
 PROVENANCE = "provenance"
 """How the job was run, where it kept what it made, what it was checked against: named beside a result, forbids no comparison."""

@@ -100,7 +100,7 @@ def _check_flag(argument: str, flag: str, taking: dict[str, bool]) -> None:
     name = flag.lstrip("-").replace("-", "_")
     value = argument.partition("=")[2] or "VALUE"
     ours = "-m (sweep), --help, --help-all, --cfg job"
-    raise InputError(f"{argument}: there is no flag {flag}. Keys are set without dashes: {name}={value}. Flags: {ours}.")
+    raise InputError(f"{argument}: the flag {flag} does not exist. Keys are set without dashes: {name}={value}. Flags: {ours}.")
 
 
 def _quoted(argument: str) -> str:

@@ -72,13 +72,13 @@ class ExperimentSpec:
         require(plain, "name", self.name, "letters, digits, '_', '-', '.' and blanks, a letter or digit first: it names a folder")
         for key, value in leaves(self):
             _check_number(key, value)
-        ways = self.mesh_shape.dp_size
-        if self.batch.size % (max(self.batch.micro, 1) * ways):
-            possible = [] if self.batch.size % ways else _divisors(self.batch.size // ways)
-            allowed = f"batch.micro one of {possible}" if possible else f"batch.size a multiple of {ways}, the mesh's data x fsdp"
+        dp_size = self.mesh_shape.dp_size
+        if self.batch.size % (max(self.batch.micro, 1) * dp_size):
+            possible = [] if self.batch.size % dp_size else _divisors(self.batch.size // dp_size)
+            allowed = f"batch.micro one of {possible}" if possible else f"batch.size a multiple of {dp_size}, the mesh's dcn x data x fsdp"
             raise InputError(
                 f"batch.size={self.batch.size} does not divide into batch.micro={self.batch.micro} "
-                f"on each of the {ways} batch ways of the mesh. "
+                f"on each of the {dp_size} data-parallel ranks of the mesh. "
                 f"Allowed: {allowed}."
             )
         self._check_training()
@@ -103,7 +103,7 @@ class ExperimentSpec:
             raise InputError(f"packing.length={length} with packing.mode=none: an unpacked sequence holds one row. Leave it out.")
         if length and length < self.data.max_length:
             raise InputError(
-                f"packing.length={length} is below data.max_length={self.data.max_length}: a row of that length has no place. "
+                f"packing.length={length} is below data.max_length={self.data.max_length}: a row of that length does not fit. "
                 "Allowed: 0, or data.max_length at least."
             )
         if self.lora.full and self.model.quantization != "none":

@@ -1,4 +1,4 @@
-"""What identifies a run: science (what is learnt) and system (how fast), each a plain JSON value whose digest is its fingerprint.
+"""What identifies a run: science (what is learned) and system (how fast), each a plain JSON value whose digest is its fingerprint.
 
 Science holds nothing that only changes speed, and names no backend: two runs with equal science must learn the same thing on any
 hardware. A trial's identity is science and system. The third record, provenance, is not part of it (`track/provenance.py`).
@@ -90,7 +90,7 @@ def dropout_science(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def base_precision(spec: ExperimentSpec) -> Any:
-    """How frozen weights are kept: how they are rounded decides what is learnt on them."""
+    """How frozen weights are kept: how they are rounded decides what is learned on them."""
     if spec.model.quantization == "none":
         return spec.model.dtype
     return {"values": spec.model.quantization, "block": NF4_BLOCK, "along": "input", "scale": "absmax float32"}

@@ -165,7 +165,7 @@ def _unknown_option(path: str, option: str, options: list[str]) -> InputError:
     guess = nearest(option, options)
     hint = f" Did you mean {group}={guess}?" if guess else ""
     allowed = f" Allowed: {', '.join(options)}." if options else ""
-    return InputError(f"{group}={value}: there is no file {value!r} under conf/{group}.{allowed}{hint}")
+    return InputError(f"{group}={value}: the file {value!r} does not exist under conf/{group}.{allowed}{hint}")
 
 
 def _source(group: str, value: str) -> str:

@@ -258,9 +258,9 @@ class PackingSpec:
     """How rows share the sequences of a batch, so that little of the compute is spent on padding."""
 
     mode: str = "none"
-    """`none`: one row a sequence, as wide as the longest of its micro-batch (JAX: one of four widths at
-    most). `step`: the rows of one optimizer step share sequences; what is learnt is the same. `stream`: each step is `batch.size` sequences
-    filled from the stream of rows, a token budget in place of a number of rows; its own science."""
+    """`none`: one row a sequence, as wide as the longest of its micro-batch (JAX: one of four widths at most). `step`: the rows of one
+    optimizer step share sequences; what is learned is the same. `stream`: each step is `batch.size` sequences filled from the stream of
+    rows, a token budget in place of a number of rows; its own science."""
     length: int = 0
     """Tokens of a sequence; 0: `data.max_length`."""
     window: int = 512
@@ -284,7 +284,7 @@ class MeshSpec:
     tp: int = 1
     min_dcn: int = 0
     """The fewest slices that a run goes on with after it has lost some of `dcn`, and starts with when more are not there yet; it takes
-    them in when they come. What is learnt stays the same: a slice then computes more micro-batches. 0: all of `dcn`."""
+    them in when they come. What is learned stays the same: a slice then computes more micro-batches. 0: all of `dcn`."""
 
     @property
     def least_dcn(self) -> int:

@@ -47,5 +47,5 @@ def resolve_mesh(data: int, fsdp: int, tp: int, devices: int, dcn: int = 1) -> M
             raise InputError(f"mesh {sizes}: the fixed axes multiply to {fixed}, which does not divide the {devices} devices.")
         sizes[free[0]] = devices // fixed
     elif fixed != devices:
-        raise InputError(f"mesh {sizes} has {fixed} places for {devices} devices. Set one axis to -1, or make the product {devices}.")
+        raise InputError(f"mesh {sizes} has {fixed} positions for {devices} devices. Set one axis to -1, or make the product {devices}.")
     return MeshShape(**sizes, dcn=dcn)

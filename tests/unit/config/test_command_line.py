@@ -19,10 +19,10 @@ CONF = Path(__file__).resolve().parents[3] / "conf"
 @pytest.mark.parametrize(
     ("given", "parts"),
     [
-        (["--experiment", "demo"], ["there is no flag --experiment", "experiment=VALUE"]),
-        (["--model=x"], ["there is no flag --model", "model=x"]),
+        (["--experiment", "demo"], ["the flag --experiment does not exist", "experiment=VALUE"]),
+        (["--model=x"], ["the flag --model does not exist", "model=x"]),
         (["--learning-rate", "1e-4"], ["learning_rate=VALUE"]),
-        (["-x"], ["there is no flag -x"]),
+        (["-x"], ["the flag -x does not exist"]),
         (["--experimental-rerun", "a.pickle"], ["--experimental-rerun is refused", "unpickle"]),
         (["--experimental-rerun=a.pickle"], ["--experimental-rerun is refused"]),
         (["demo"], ["Cannot read 'demo'", "key=value"]),

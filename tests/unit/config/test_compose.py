@@ -146,8 +146,8 @@ def test_micro_batch_is_a_ranks_whole_share_unless_named(hardware, micro, accumu
         (("backend.compile=layer", "backend.remat=dots"), ["backend.compile=layer", "backend.remat=dots", "backend.remat=layer or none"]),
         (("backend=jax", "backend.attention=splash"), ["backend.attention=splash", "TPU hardware only", "Allowed there: plain, auto"]),
         (("hardware=gpu_2xh100", "hardware.cpu_devices=2"), ["hardware.cpu_devices=2", "splits a CPU only"]),
-        (("hardware.cpu_devices=4", "mesh.fsdp=3"), ["3 places for 4 devices"]),
-        (("hardware.cpu_devices=4", "mesh.dcn=2", "mesh.fsdp=8"), ["8 places for 4 devices"]),
+        (("hardware.cpu_devices=4", "mesh.fsdp=3"), ["3 positions for 4 devices"]),
+        (("hardware.cpu_devices=4", "mesh.dcn=2", "mesh.fsdp=8"), ["8 positions for 4 devices"]),
     ],
 )
 def test_settings_that_do_not_go_together_are_one_clear_message(overrides, parts):

@@ -1,4 +1,4 @@
-"""Science does not depend on how fast a run is; anything that changes what is learnt changes it."""
+"""Science does not depend on how fast a run is; anything that changes what is learned changes it."""
 
 from dataclasses import replace
 
