@@ -6,7 +6,6 @@ at a flag that it does not know, is a finding then.
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from crossmesh.compat.xla_messages import is_taken, unknown_flag
 from crossmesh.doctor.finding import Finding, fault, note, ok
 from crossmesh.environments import environment, package_root
 from crossmesh.hardware.chips import Chip
@@ -22,8 +22,6 @@ from crossmesh.hardware.devices import Device, Tpu
 _PRODUCT, _MEMORY, _FLAGS = "bf16 matmul", "memory bandwidth", "XLA flags"
 _SHARE = 0.5
 """Of the catalogue's peak. A healthy H100 or v5p does more of both; half is a chip that others use, a throttled or another one."""
-_TAKEN = re.compile(r"already in use|out of memory|RESOURCE_EXHAUSTED|all CUDA-capable devices are busy", re.IGNORECASE)
-_UNKNOWN_FLAG = re.compile(r"unknown (?:command line )?flag[^\n]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -105,11 +103,10 @@ def _libraries(values: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _failed(said: str, device: Device) -> Finding:
-    if _TAKEN.search(said):
+    if is_taken(said):
         return note(_PRODUCT, "not measured: the chip is in use")
-    flag = _UNKNOWN_FLAG.search(said)
-    if flag is not None:
-        return fault(_FLAGS, flag[0].strip(), "unset XLA_FLAGS LIBTPU_INIT_ARGS    # yours; ours are those of the locked libtpu")
+    if flag := unknown_flag(said):
+        return fault(_FLAGS, flag, "unset XLA_FLAGS LIBTPU_INIT_ARGS    # yours; ours are those of the locked libtpu")
     last = said.strip().rpartition("\n")[2]
     lock = environment(f"train/{framework_of(device)}", device).lock
     return fault(_PRODUCT, f"no result: {last}", f"PYTHON -m pip install --no-deps --require-hashes -r requirements/{lock}")

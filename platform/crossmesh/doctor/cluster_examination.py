@@ -13,12 +13,12 @@ from threading import Semaphore, Thread
 from typing import Any
 
 import ray
-from ray._private.state import available_resources_per_node
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from crossmesh.cluster.calls import cancel_task, lacking
 from crossmesh.cluster.nodes import bring_up
 from crossmesh.cluster.session import ray_session
+from crossmesh.compat.ray_core import free_resources
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.services import StorageSpec
 from crossmesh.console import Console, Stage
@@ -195,7 +195,7 @@ def _locked(worker: WorkerEnvironment, node: Node, left: Callable[[], float]) ->
 def _measured(worker: WorkerEnvironment, probed: Probed, left: Callable[[], float]) -> list[Finding]:
     """One chip of the node, where one is free: a job that waits for chips goes on waiting, and one that computes is not disturbed."""
     resource = "GPU" if isinstance(probed.device, Gpu) else "TPU"
-    free = available_resources_per_node().get(probed.node.id, {})
+    free = free_resources().get(probed.node.id, {})
     if free.get(resource, 0) < 1:
         return [note("bf16 matmul", f"not measured: all {resource} chips of the node are taken")]
     takes: dict[str, Any] = {"num_gpus": 1} if resource == "GPU" else {"resources": {"TPU": 1}}

@@ -20,6 +20,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
+from crossmesh.compat.lm_eval_output import needs_likelihoods, requests_done
 from crossmesh.config.evaluation import EvalSpec
 from crossmesh.environments import environment, made_harness, python_path
 from crossmesh.errors import CrossmeshError, InputError, reading
@@ -34,7 +35,6 @@ from crossmesh.server_identity import Origin, ServerChangedError
 KIND = "eval/lm-eval"
 REQUIREMENT = "lm-eval[api]==0.4.13"
 _VARIABLE = "CROSSMESH_PYTHON_EVAL_LM_EVAL"
-_PROGRESS = re.compile(r"Requesting API:.*?(\d+)/(\d+)")
 _LAST_LINES = 15
 _LOOK_S = 2.0
 
@@ -152,8 +152,8 @@ def _run(command: list[str], variables: Mapping[str, str], on_progress: Progress
         if process.stdout is None:
             raise AssertionError("the harness was started without a pipe")
         for line in _lines(process.stdout):
-            if progress := _PROGRESS.search(line):
-                on_progress("generate", int(progress[1]), int(progress[2]))
+            if progress := requests_done(line):
+                on_progress("generate", *progress)
             elif line.strip():
                 last.append(line.rstrip())
         code = process.wait()
@@ -162,7 +162,7 @@ def _run(command: list[str], variables: Mapping[str, str], on_progress: Progress
         process.wait()
     if code:
         said = "\n".join(last)
-        if "NotImplementedError" in said and "oglikelihood" in said:
+        if needs_likelihoods(said):
             raise InputError(
                 "One of eval.tasks scores given answers (multiple choice), which needs log-probabilities of prompts; chat completions do "
                 "not give them. Allowed: tasks of output_type generate_until, such as gsm8k or ifeval."

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from crossmesh.compat.ray_core import kv_delete, kv_get, kv_list, kv_put
+
 SPACE = b"crossmesh-serve"
 """Our part of the store."""
 _PLACE = b"place"
@@ -91,11 +93,9 @@ def for_path(admissions: Iterable[Admission], path: str) -> Admission | None:
 
 def read_admissions() -> dict[str, Admission]:
     """Return the servers of this cluster by name. Blocks for a round trip to the GCS."""
-    from ray.experimental import internal_kv
-
     found = {}
-    for key in internal_kv._internal_kv_list(_SERVER, namespace=SPACE):
-        content = internal_kv._internal_kv_get(key, namespace=SPACE)
+    for key in kv_list(SPACE, _SERVER):
+        content = kv_get(SPACE, key)
         if content is not None:  # It went between the two calls.
             found[key.removeprefix(_SERVER).decode()] = Admission(**json.loads(content))
     return found
@@ -108,17 +108,13 @@ def write_admission(name: str, admission: Admission | None) -> None:
 
 def read_place() -> Place | None:
     """Where the servers of this cluster are found; None when none of ours was started."""
-    from ray.experimental import internal_kv
-
-    content = internal_kv._internal_kv_get(_PLACE, namespace=SPACE)
+    content = kv_get(SPACE, _PLACE)
     return None if content is None else Place(**json.loads(content))
 
 
 def claim_place(place: Place) -> bool:
     """Note `place` unless there is one already, and return whether it was noted: of two runs that start at once, one starts Ray Serve."""
-    from ray.experimental import internal_kv
-
-    return not internal_kv._internal_kv_put(_PLACE, json.dumps(asdict(place)).encode(), overwrite=False, namespace=SPACE)
+    return kv_put(SPACE, _PLACE, json.dumps(asdict(place)).encode(), overwrite=False)
 
 
 def write_place(place: Place | None) -> None:
@@ -137,12 +133,11 @@ def write_way(name: str, replica: str, path: str | None) -> None:
 def read_ways() -> dict[str, tuple[str, ...]]:
     """Return the sockets of engines on this node by the prefix of their server: the oldest first, which answers until it is replaced."""
     import ray
-    from ray.experimental import internal_kv
 
     node = ray.get_runtime_context().get_node_id()
     found: dict[str, list[tuple[float, str]]] = {}
-    for key in internal_kv._internal_kv_list(_WAY, namespace=SPACE):
-        content = internal_kv._internal_kv_get(key, namespace=SPACE)
+    for key in kv_list(SPACE, _WAY):
+        content = kv_get(SPACE, key)
         if content is None:
             continue
         way = json.loads(content)
@@ -154,16 +149,12 @@ def read_ways() -> dict[str, tuple[str, ...]]:
 
 def forget_ways(name: str) -> None:
     """Forget the sockets of a server that is removed: an engine that was killed has not done it."""
-    from ray.experimental import internal_kv
-
-    for key in internal_kv._internal_kv_list(_WAY + f"{name}:".encode(), namespace=SPACE):
+    for key in kv_list(SPACE, _WAY + f"{name}:".encode()):
         _write(key, None)
 
 
 def _write(key: bytes, value: Mapping[str, Any] | None) -> None:
-    from ray.experimental import internal_kv
-
     if value is None:
-        internal_kv._internal_kv_del(key, namespace=SPACE)
+        kv_delete(SPACE, key)
     else:
-        internal_kv._internal_kv_put(key, json.dumps(value).encode(), overwrite=True, namespace=SPACE)
+        kv_put(SPACE, key, json.dumps(value).encode())

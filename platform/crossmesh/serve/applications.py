@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
 
+from crossmesh.compat.ray_core import head_resource, kv_get, kv_put
+from crossmesh.compat.ray_serve import ask_controller_to_stop, controller, is_bind_failure, set_version
 from crossmesh.config.serving import ServeSpec
 from crossmesh.environments import environment, package_root
 from crossmesh.errors import CrossmeshError, InputError
@@ -44,8 +46,8 @@ _POLL_S = 0.5
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 30.0
 _ANSWER_TIMEOUT_S = 20.0
-_HEAD, _HEAD_SHARE = "node:__internal_head__", 0.001
-"""Ray's resource of the head node, and enough of it to be sent there."""
+_HEAD_SHARE = 0.001
+"""Enough of the head node's own resource to be sent there."""
 
 
 def running_applications() -> tuple[str, ...]:
@@ -119,7 +121,7 @@ def _holder(wanted: Place) -> str | None:
     if head is None or head["NodeID"] == ray.get_runtime_context().get_node_id():
         return _asked(wanted.host, wanted.port)
     task = ray.remote(_asked).options(
-        num_cpus=0, max_retries=0, resources={_HEAD: _HEAD_SHARE}, runtime_env={"env_vars": {"PYTHONPATH": str(package_root())}}
+        num_cpus=0, max_retries=0, resources={head_resource(): _HEAD_SHARE}, runtime_env={"env_vars": {"PYTHONPATH": str(package_root())}}
     )
     try:
         found: str | None = ray.get(task.remote(wanted.host, wanted.port))
@@ -133,7 +135,7 @@ def _holder(wanted: Place) -> str | None:
 def _head_node() -> dict[str, Any] | None:
     import ray
 
-    return next((node for node in ray.nodes() if node["Alive"] and _HEAD in node["Resources"]), None)
+    return next((node for node in ray.nodes() if node["Alive"] and head_resource() in node["Resources"]), None)
 
 
 def reachable_host(place: Place) -> str:
@@ -183,7 +185,7 @@ def _start(place: Place) -> None:
     except BaseException as error:
         write_place(None)
         _stop()
-        if "Failed to bind" in str(error):
+        if is_bind_failure(error):
             raise taken_port(place.host, place.port, _holder(place) or "a process that has just ended") from error
         raise
 
@@ -220,23 +222,19 @@ def deploy(settings: EngineSettings, name: str, loading: HotLoading) -> None:
     in_workers = replace(settings, llm_config={**settings.llm_config, "runtime_env": runtime_env})
     deployment = serve.deployment(ModelServer, name=DEPLOYMENT, **options)
     # The same engine is the same version: deployed again it is left running. Serve's own versions are random.
-    deployment._version = digest_text(canonical_json([asdict(settings), repr(loading), library_versions(LIBRARIES)]))[:16]
+    set_version(deployment, digest_text(canonical_json([asdict(settings), repr(loading), library_versions(LIBRARIES)]))[:16])
     target = serve.RunTarget(deployment.bind(in_workers, loading), name=application_name(name), route_prefix=f"/{name}")
     serve.run_many([target], wait_for_ingress_deployment_creation=False, wait_for_applications_running=False)
 
 
 def remember(name: str, settings: EngineSettings, loading: HotLoading) -> None:
     """Note what the server `name` runs, for `restore`."""
-    from ray.experimental import internal_kv
-
-    internal_kv._internal_kv_put(_DEPLOYED + name.encode(), pickle.dumps((settings, loading)), overwrite=True, namespace=SPACE)
+    kv_put(SPACE, _DEPLOYED + name.encode(), pickle.dumps((settings, loading)))
 
 
 def restore(name: str) -> None:
     """Deploy what the server `name` ran before a deployment that did not succeed: engines that still run are kept, new ones go."""
-    from ray.experimental import internal_kv
-
-    content = internal_kv._internal_kv_get(_DEPLOYED + name.encode(), namespace=SPACE)
+    content = kv_get(SPACE, _DEPLOYED + name.encode())
     if content is not None:
         settings, loading = pickle.loads(content)  # noqa: S301  # written by `remember`, in a store behind the cluster's token
         deploy(settings, name, loading)
@@ -305,13 +303,12 @@ def _stop() -> None:
     """
     import ray
     from ray import serve
-    from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 
     deadline = time.monotonic() + _STOP_TIMEOUT_S
     with suppress(ValueError, ray.exceptions.RayActorError):  # No such actor: gone.
-        ray.get(ray.get_actor(SERVE_CONTROLLER_NAME, SERVE_NAMESPACE).graceful_shutdown.remote(wait=False))
+        ray.get(ask_controller_to_stop())
         while time.monotonic() < deadline:
-            ray.get_actor(SERVE_CONTROLLER_NAME, SERVE_NAMESPACE)
+            controller()
             time.sleep(_POLL_S)
     # Forgets the client of this process; also the forceful way, should the controller still be there.
     serve.shutdown()

@@ -8,7 +8,6 @@ error in OpenAI's form. What `/-/healthz` says (alive, one word) stays open for 
 import asyncio
 import json
 import os
-import socket
 import sys
 import time
 import uuid
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
+from crossmesh.compat.ray_serve import listen_alone
 from crossmesh.serve.access_log import AccessLog, Entry
 from crossmesh.serve.admission import Admission, for_path, read_admissions, read_ways
 from crossmesh.serve.asgi import App, Message, Receive, Scope, Send, receive_until
@@ -302,17 +302,7 @@ def _naming(send: Send, name: bytes) -> Send:
 
 def proxy_middleware() -> list[Any]:
     """Have Ray Serve's proxy listen alone, and return what it wraps itself in (see `PROXY_HOOK`)."""
-    from ray.serve._private import http_util
     from starlette.middleware import Middleware
 
-    # Ray Serve 2.60 lets any process of the same user listen beside its proxy, and connections meet either. Its own switch
-    # (SERVE_SOCKET_REUSE_PORT_ENABLED=0) also refuses a port whose last connections are only being forgotten.
-    if not callable(getattr(http_util, "set_socket_reuse_port", None)):
-        raise RuntimeError("This version of Ray Serve opens its port in another way: crossmesh cannot see that it listens alone.")
-    http_util.set_socket_reuse_port = _reuse_address
+    listen_alone()
     return [Middleware(Gate)]
-
-
-def _reuse_address(listener: socket.socket) -> bool:
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return True

@@ -46,6 +46,7 @@ class TuneSearch:
         self._mode = METRICS[tune.metric]
         self._told: set[str] = set()
         self._optuna: Any = None
+        self._suggested: set[str] = set()
         self._given = [] if tune.search == "optuna" else _variants(tune)
         self._scheduler = _asha(tune, self._mode, steps) if tune.scheduler == "asha" else None
         self._known: set[str] = set()
@@ -60,6 +61,7 @@ class TuneSearch:
         if self._optuna is None:  # Begun anew it must not draw the first samples again.
             self._optuna = _optuna(self._tune, self._mode, self._tune.seed + index)
         self._tell(points)
+        self._suggested.add(str(index))
         return overrides_of(self._optuna.suggest(str(index)), self._tune.space)
 
     def behind(self, point: Point, steps: Sequence[tuple[int, float]]) -> bool:
@@ -89,7 +91,7 @@ class TuneSearch:
             self._told.add(point.key)
             value = self._value(point)
             good = point.state in (DONE, SKIPPED, EARLY) and value is not None
-            if str(index) in self._optuna._ot_trials:
+            if str(index) in self._suggested:
                 self._optuna.on_trial_complete(str(index), {"value": value} if good else None, error=not good)
             elif good:
                 self._optuna.add_evaluated_point(settings_of(point.overrides, self._tune.space), value)

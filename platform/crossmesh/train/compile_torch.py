@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._dynamo.exc import BackendCompilerFailed, FailOnRecompileLimitHit, TorchDynamoException
 
+from crossmesh.compat.torch_core import allow_recompiles, backend_failure, compile_failures
 from crossmesh.errors import InputError
 
 _VARIANTS = 64
@@ -26,7 +26,7 @@ def compile_layers(layers: nn.ModuleList, cache: Path) -> None:
     A layer that cannot be compiled as a whole raises `InputError` then: it would run as before, only slower.
     """
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _VARIANTS)
+    allow_recompiles(_VARIANTS)
     for layer in layers:
         layer.forward = functools.partial(_call, torch.compile(layer.forward, dynamic=True, fullgraph=True))
 
@@ -34,9 +34,9 @@ def compile_layers(layers: nn.ModuleList, cache: Path) -> None:
 def _call(compiled: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     try:
         return compiled(*arguments, **options)
-    except BackendCompilerFailed as error:
+    except backend_failure() as error:
         raise _refused(error.inner_exception, " or install what is missing: a C++ compiler and Python's headers") from error
-    except (TorchDynamoException, FailOnRecompileLimitHit) as error:
+    except compile_failures() as error:
         raise _refused(error) from error
 
 

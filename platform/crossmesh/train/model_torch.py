@@ -16,6 +16,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from crossmesh.adapters.init_adapter import first_values, modules_of
 from crossmesh.adapters.initial import PEFT_PREFIX, FloatArray
 from crossmesh.adapters.peft_config import AdapterConfig
+from crossmesh.compat.torch_core import fused_attention
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.lora import LoraModule, largest_rank, targets_of
 from crossmesh.models.targets import all_weights
@@ -41,10 +42,7 @@ _MATRIX_PRODUCTS = {
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
     torch.ops.aten.bmm.default,
-    torch.ops.aten._scaled_dot_product_flash_attention.default,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
-    torch.ops.aten._scaled_dot_product_efficient_attention.default,
-    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    *fused_attention(),
 }
 """What `remat=dots` keeps: results of matrix products, those of fused attention included."""
 _PRODUCTS_OF_TWO = {torch.ops.aten.mm.default: 0, torch.ops.aten.addmm.default: 1}
@@ -190,7 +188,7 @@ def _allocate(model: nn.Module, device: str) -> None:
     if any(parameter.is_meta for parameter in model.parameters()):
         model.to_empty(device=device)
     for module, name, buffer in buffers:
-        module._buffers[name] = buffer.to(device)
+        setattr(module, name, buffer.to(device))
 
 
 def checkpoint_buffers(base: Any, architecture: Architecture) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter, load, save
 from torch.distributed.tensor import DTensor
 
+from crossmesh.compat.torch_core import copy_all, divided_like
 from crossmesh.errors import CrossmeshError
 from crossmesh.train.backend import Saving
 from crossmesh.train.ranks_torch import Ranks
@@ -35,7 +36,7 @@ class Stored:
 
     def divided(self, values: Tensor) -> Tensor:
         """`values`, on whatever device, as this rank's part of the whole."""
-        return DTensor(values, self.like._spec, requires_grad=False) if isinstance(self.like, DTensor) else values
+        return divided_like(values, self.like) if isinstance(self.like, DTensor) else values
 
 
 class StateFiles:
@@ -57,7 +58,7 @@ class StateFiles:
             wait([self._writing])
         values = [one.values for one in state.values()]
         self._copies = self._copies or _host_memory(values)
-        torch._foreach_copy_(self._copies, values, non_blocking=True)
+        copy_all(self._copies, values)
         if values[0].is_cuda:
             torch.cuda.synchronize()
         self._writing = self._thread.submit(self._write, step, state, folder)

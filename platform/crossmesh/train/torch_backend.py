@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from crossmesh.compat.torch_core import norms_of, scale_all
 from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import CrossmeshError
 from crossmesh.models.architecture import Architecture
@@ -80,7 +81,7 @@ class TorchBackend:
         sums = ranks.sum_over_all(torch.stack([nll / ranks.shape.tp, self._squares(gradients)]))
         norm = sums[1].sqrt()
         if setup.optim.clip_norm:  # As optax's `clip_by_global_norm`.
-            torch._foreach_mul_(gradients, (setup.optim.clip_norm / norm).clamp(max=1.0))
+            scale_all(gradients, (setup.optim.clip_norm / norm).clamp(max=1.0))
         rate = learning_rate(self._step, setup.optim)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
@@ -141,7 +142,7 @@ class TorchBackend:
 
     def _squares(self, gradients: Sequence[Tensor]) -> Tensor:
         """This rank's share of the squared global gradient norm; ranks that hold the same part share it evenly."""
-        norms = torch.stack(torch._foreach_norm(gradients))
+        norms = torch.stack(norms_of(gradients))
         copies = torch.tensor([float(one.part.copies) for one in self._trained.values()], device=self._device)
         return (norms.square() / copies).sum()
 

@@ -10,7 +10,7 @@ from flax import nnx
 
 from crossmesh.models.architecture import Architecture, Rope
 from crossmesh.models.jax.attention_jax import attend
-from crossmesh.models.jax.layers_jax import DTYPES, HiddenStates, ModelConfig, activations, rotate, set_up
+from crossmesh.models.jax.layers_jax import DTYPES, ModelConfig, activations, rotate, set_up
 from crossmesh.models.jax.sharding_jax import HEADS, STREAM, constrain
 
 
@@ -72,17 +72,15 @@ def set_up_dense(
     model: Any,
     architecture: Architecture,
     settings: ModelConfig,
-    kind: type[HiddenStates],
     attention: type[DenseAttention],
     einsum: type,
     layer_kind: type | None = None,
 ) -> Any:
-    """Make Tunix's `model` a `kind` whose layers have `attention` and projections of type `einsum`; returns it.
+    """Give the layers of `model`, made by Tunix, `attention` and projections of type `einsum`; returns the model.
 
     Layers stay what they are, unless a `layer_kind` is given.
     """
     for layer, block in zip(architecture.layers, model.layers, strict=True):
         set_up(block, layer_kind or type(block), attention, (einsum, nnx.Linear), settings)
         block.attn.rope, block.attn.window = layer.rope, layer.window
-    model.__class__ = kind
     return model

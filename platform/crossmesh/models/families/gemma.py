@@ -5,6 +5,7 @@ A family's own file adds what sets it apart.
 
 from collections.abc import Iterator, Mapping
 
+from crossmesh.compat.tunix_modules import KEY_NORM, QUERY_NORM
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import KV_DIMS, O_DIMS, Q_DIMS, Architecture, Json, Weight, gated_mlp
 
@@ -53,7 +54,7 @@ def gemma_norms(architecture: Architecture, index: int, norms: Mapping[str, str]
     hf, path = architecture.layer_prefix(index), ("layers", index)
     for name, ours in norms.items():
         yield Weight(f"{hf}{name}", "weight", (*path, ours), "scale", (architecture.hidden,), dims=("norm",))
-    ours_of = {"q": "_query_norm", "k": "_key_norm"}
+    ours_of = {"q": QUERY_NORM, "k": KEY_NORM}
     for name in heads:
         head_dim = architecture.layers[index].head_dim
         yield Weight(f"{hf}self_attn.{name}_norm", "weight", (*path, "attn", ours_of[name]), "scale", (head_dim,), dims=(dim,))

@@ -1,6 +1,6 @@
 """What every family's model for the JAX backend shares: settings, remat, projections in parts or in 4 bits, hidden states as output.
 
-Tunix's modules are changed in place: the class of an instance is replaced by a subclass made here or in the family's own file
+A model is a subclass of Tunix's; the layers that Tunix makes in it become instances of subclasses made here or in the family's own file
 (`families/qwen3/model_jax.py`). Importing a family's file imports Tunix, which changes flax's global state: workers only.
 """
 
@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from crossmesh.compat.tunix_modules import become
 from crossmesh.hardware.mesh import BATCH_AXES
 from crossmesh.models.architecture import Rope
 from crossmesh.models.families.rope import frequencies
@@ -153,9 +154,9 @@ def activations(sharding: Any) -> Any:
 
 def set_up(layer: Any, kind: type, attention: type, projections: tuple[type, ...], settings: ModelConfig) -> None:
     """Make Tunix's `layer` compute as `settings` say: as a `kind` with `attention`, its modules of type `projections` as `_Product`s."""
-    layer.__class__ = kind
+    become(layer, kind, "block")
     layer.remat = settings.remat
-    layer.attn.__class__ = attention
+    become(layer.attn, attention, "block")
     layer.attn.kernel = settings.attention
     as_products(layer, projections, settings, inside_remat=settings.remat != "none")
 
@@ -165,5 +166,5 @@ def as_products(parent: Any, projections: tuple[type, ...], settings: ModelConfi
     for _, module in parent.iter_modules():
         base: Any = type(module)
         if base in projections:
-            module.__class__ = _product(base)
+            become(module, _product(base), "__call__")
             module.quantized, module.makes_whole = settings.quantization != "none", not inside_remat

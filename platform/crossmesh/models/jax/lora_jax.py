@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 import qwix
 from flax import nnx
-from qwix._src.interception import disable_interceptions
-from qwix._src.utils import flax_util
 
+from crossmesh.compat.qwix_jax import current_module, current_rule, not_intercepted, parameter_name
 from crossmesh.models import lora_masks
 from crossmesh.models.architecture import Weight
 from crossmesh.models.lora import LoraModule
@@ -94,11 +93,11 @@ class _Provider(qwix.LoraProvider):
 
     def _adapted(self, operation: str, lhs: Any, rhs: Any, result: Any) -> Any:
         """Add scale * B A x to `result` when `rhs` is a weight with LoRA; the input's last axes are the weight's input axes."""
-        rule, _ = self._get_current_rule_and_op_id(operation, repeated_call=True)
-        name = flax_util.find_param(rhs) if isinstance(rule, _Rule) else None
+        rule = current_rule(self, operation)
+        name = parameter_name(rhs) if isinstance(rule, _Rule) else None
         if name is None:
             return result
-        module = flax_util.get_current_module()
+        module = current_module()
         a = getattr(module, f"{name}_lora_a").get_value().reshape(-1, rule.rank)
         b = getattr(module, f"{name}_lora_b").get_value().reshape(rule.rank, -1)
         tokens = getattr(module, f"{name}{_TOKENS}", None)
@@ -142,4 +141,4 @@ def _low_rank_backward(scale: float, dropout: float, kept: Any, gradient: Any) -
 
 
 # JAX runs these when it likes; Qwix must look away, or it takes the factors for weights to adapt.
-_low_rank.defvjp(disable_interceptions(_low_rank_forward), disable_interceptions(_low_rank_backward))
+_low_rank.defvjp(not_intercepted(_low_rank_forward), not_intercepted(_low_rank_backward))

@@ -8,7 +8,6 @@ decides (micro-batches, blocks of the loss head) count once, Pallas kernels (spl
 """
 
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import optax
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec
 
+from crossmesh.compat.xla_messages import needed_memory
 from crossmesh.config.training import LoraSpec, ModelSpec, OptimSpec
 from crossmesh.errors import CrossmeshError
 from crossmesh.hardware.mesh import BATCH_AXES, MeshShape
@@ -37,9 +37,6 @@ from crossmesh.train.step_jax import BATCH_DTYPES, Program, jitted_step, step_hy
 
 _log = logging.getLogger(__name__)
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_TOO_MUCH = re.compile(r"Ran out of memory in memory space hbm\. Used ([0-9.]+)([KMGT]?) of")
-_TOO_MUCH_AT_WORK = re.compile(r"total memory required for HLO temporaries \(([0-9.]+)([KMGT]?)\) exceeds available HBM")
 """XLA's refusals say how much the program would have needed, with its arguments and without."""
 
 
@@ -208,12 +205,10 @@ def _figures(compiled: Any, kinds: Mapping[str, int]) -> Fields:
 def _too_much(error: Exception, kinds: Mapping[str, int]) -> Fields:
     """The figures of a program that XLA refused because it needs too much. Raises `CrossmeshError` when that is not why."""
     arguments = sum(kinds.values())
-    if found := _TOO_MUCH.search(str(error)):
-        used = float(found[1]) * _UNITS[found[2]]
-    elif found := _TOO_MUCH_AT_WORK.search(str(error)):
-        used = float(found[1]) * _UNITS[found[2]] + arguments
-    else:
+    needed = needed_memory(str(error))
+    if needed is None:
         raise CrossmeshError(f"XLA did not compile the step: {' '.join(str(error).split())[:600]}") from error
+    used = needed.bytes + (arguments if needed.temporaries else 0)
     return {"hbm_bytes": used, "memory": {**kinds, "temporaries": used - arguments}}
 
 

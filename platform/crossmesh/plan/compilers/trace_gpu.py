@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 
 from crossmesh.adapters.initial import PEFT_PREFIX
+from crossmesh.compat.tracing_torch import fake_process_group, fake_tensors
 from crossmesh.config.training import LoraSpec, ModelSpec, OptimSpec
 from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import InputError
@@ -65,7 +64,7 @@ def _traced(setup: TrainingSetup, batch: PackedBatch) -> dict[str, Any]:
         model.rows = loss_rows(on_cpu=False)
         if model.masks is not None:
             model.masks.block = mask_words(on_cpu=False)
-        with FakeTensorMode(allow_non_fake_inputs=True), recorder:
+        with fake_tensors(), recorder:
             held = allocate(model, axes, ranks)
             for name, one in held.items():
                 recorder.name("adapter" if name.startswith(PEFT_PREFIX) else "weights", [local(one.parameter)])
@@ -129,13 +128,8 @@ def _fake_ranks(shape: MeshShape) -> Iterator[Ranks]:
     if shape.devices == 1:
         yield Ranks(shape, 0, "cpu", None, None)
         return
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=shape.devices)
-    try:
+    with fake_process_group(shape.devices):
         yield Ranks(shape, 0, "cpu", init_device_mesh("cpu", tuple(getattr(shape, axis) for axis in AXES), mesh_dim_names=AXES), None)
-    finally:
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -5,18 +5,17 @@ while it runs. Tensors may be fake or real.
 """
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from crossmesh.compat.tracing_torch import DispatchMode, FakeTensor, aten, in_backward, resizes_seen, storage_key, tree_leaves
 from crossmesh.plan.compilers.allocations import Change
 
 _ATEN = torch.ops.aten
@@ -24,11 +23,14 @@ GATHERED = "gathered"
 """Weights that are whole while they are used, and the buffers that gather them."""
 _ROWS_OF = {_ATEN.embedding, _ATEN.index_select, _ATEN.index, _ATEN.gather}
 """Operations that read of their source no more than they give."""
-_FREE = {_ATEN.empty, _ATEN.empty_like, _ATEN.empty_strided, _ATEN.new_empty, _ATEN.new_empty_strided, _ATEN._unsafe_view}
+_FREE = {_ATEN.empty, _ATEN.empty_like, _ATEN.empty_strided, _ATEN.new_empty, _ATEN.new_empty_strided, aten("_unsafe_view")}
 """Operations beside views that move nothing."""
+_ATTENTION = aten("_scaled_dot_product_flash_attention_for_cpu")
+_ATTENTION_BACKWARD = aten("_scaled_dot_product_flash_attention_for_cpu_backward")
+_VALUE_OF = aten("_local_scalar_dense").default
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(DispatchMode):
     """Records while it is entered; once only."""
 
     def __init__(self) -> None:
@@ -43,25 +45,21 @@ class Recorder(TorchDispatchMode):
         self._blocks: dict[int, int] = {}
         self._references: dict[int, Any] = {}
         self._sizes: dict[int, int] = {}
-        self._resize: Callable[..., Any] | None = None
+        self._resizes = ExitStack()
 
     def __enter__(self) -> "Recorder":
-        """Start. Resizing a storage is not an operation, so it is watched apart: FSDP frees and fills gathered weights that way."""
-        self._resize = original = torch.UntypedStorage.resize_
-
-        def resize(storage: Any, size: int) -> Any:
-            result = original(storage, size)
-            self.known[self._see(storage)] = GATHERED
-            return result
-
-        torch.UntypedStorage.resize_ = resize
+        """Start."""
+        self._resizes.enter_context(resizes_seen(self._resized))
         super().__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
         """Stop."""
-        torch.UntypedStorage.resize_ = self._resize
+        self._resizes.close()
         super().__exit__(*error)
+
+    def _resized(self, storage: Any) -> None:
+        self.known[self._see(storage)] = GATHERED
 
     def name(self, kind: str, tensors: Iterable[Tensor]) -> None:
         """Say of which kind the memory of `tensors` is; they count from here on at the latest."""
@@ -72,10 +70,10 @@ class Recorder(TorchDispatchMode):
         """Run an operation and look at what it made; `DTensor` first takes its own operations apart."""
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
-        if func is _ATEN._local_scalar_dense.default and isinstance(args[0], FakeTensor):
+        if func is _VALUE_OF and isinstance(args[0], FakeTensor):
             return 0  # A fake tensor has no value, and what a step tells of itself is not looked at.
         kwargs = kwargs or {}
-        if (torch._C._current_graph_task_id() != -1) != bool(self._stage % 2):
+        if in_backward() != bool(self._stage % 2):
             self._stage += 1
         result = func(*args, **kwargs)
         outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
@@ -91,9 +89,9 @@ class Recorder(TorchDispatchMode):
         packet = func.overloadpacket
         if packet in flop_registry:
             self.flops += flop_registry[packet](*args, **kwargs, out_val=result)
-        elif packet == _ATEN._scaled_dot_product_flash_attention_for_cpu:
+        elif packet == _ATTENTION:
             self.flops += sdpa_flop_count(*(tensor.shape for tensor in args[:3]))
-        elif packet == _ATEN._scaled_dot_product_flash_attention_for_cpu_backward:
+        elif packet == _ATTENTION_BACKWARD:
             self.flops += sdpa_backward_flop_count(*(tensor.shape for tensor in args[:4]))
         if not func.is_view and packet not in _FREE:
             inputs = outputs if packet in _ROWS_OF else [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
@@ -101,7 +99,7 @@ class Recorder(TorchDispatchMode):
 
     def _see(self, storage: Any) -> int:
         """The number of a block of memory; its size is noted when that is news."""
-        key = storage._cdata
+        key = storage_key(storage)
         block = self._blocks.get(key)
         if block is None:
             block = self._blocks[key] = len(self._references)

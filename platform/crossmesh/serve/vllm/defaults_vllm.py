@@ -12,10 +12,10 @@ from typing import Any
 from fastapi import FastAPI
 from vllm.lora.request import LoRARequest
 from vllm.renderers.online_renderer import OnlineRenderer
-from vllm.utils.async_utils import make_async
 from vllm.v1.engine.input_processor import InputProcessor
 
 from crossmesh.adapters.peft_format import open_adapter
+from crossmesh.compat.vllm_server import become_processor, become_renderer
 from crossmesh.models.serving_defaults import ServingDefaults, common_defaults
 
 
@@ -58,6 +58,6 @@ def serve_as_trained(app: FastAPI, adapters: dict[str, str]) -> None:
         request = models.lora_requests.get(model)
         return (_defaults(request.lora_path) if request else base).asks
 
-    renderer.__class__, renderer.told = _Renderer, told
-    processor.__class__ = _Processor
-    processor.process_inputs_async = make_async(processor.process_inputs, executor=processor.renderer._executor)
+    become_renderer(renderer, _Renderer)
+    renderer.told = told
+    become_processor(processor, _Processor)

@@ -7,8 +7,6 @@ from typing import Any
 
 import ray
 from fastapi import FastAPI, HTTPException
-from ray.llm._internal.common.callbacks.base import CallbackBase
-from ray.llm._internal.serve.engines.vllm.vllm_engine import VLLMEngine
 from ray.serve.llm import LLMConfig
 from ray.serve.llm.deployment import LLMServer
 from vllm import __version__ as vllm_version
@@ -21,6 +19,7 @@ from vllm.platforms import current_platform
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 
+from crossmesh.compat.ray_llm_vllm import engine_client, make_server
 from crossmesh.errors import InputError
 from crossmesh.serve.asgi import App
 from crossmesh.serve.fingerprint import EngineFacts, fingerprint
@@ -31,33 +30,6 @@ from crossmesh.serve.vllm.defaults_vllm import serve_as_trained
 from crossmesh.serve.vllm.loading_vllm import add_routes, by_names_of_clients
 from crossmesh.serve.vllm.options import SPEC_KEYS
 from crossmesh.serve.vllm.settings import EngineSettings
-
-
-class _Server(LLMServer):
-    """`ray.serve.llm`'s server without its telemetry, which costs a process that imports vllm once more."""
-
-    reserved: Any = None
-    """What holds the chips of an emulated accelerator."""
-
-    async def _start_engine(self) -> None:
-        await self.engine.start()
-
-
-class _Engine(VLLMEngine):
-    """`ray.serve.llm`'s engine, which on a CPU puts the one worker into a process of its own; ours computes in the engine's process."""
-
-    def _start_async_llm_engine(self, arguments: Any, config: Any, placement_group: Any) -> Any:
-        if config.device_config.device_type == "cpu" and config.parallel_config.world_size == 1:
-            config.parallel_config.distributed_executor_backend = "uni"
-        return super()._start_async_llm_engine(arguments, config, placement_group)
-
-
-class _LocalModel(CallbackBase):
-    """The model is a local folder already: skip the download task, one more process that imports vllm."""
-
-    async def on_before_node_init(self) -> None:
-        """Say that there is nothing to initialise on the node."""
-        self.ctx.run_init_node = False
 
 
 async def start_engine(settings: EngineSettings) -> LLMServer:
@@ -73,9 +45,7 @@ async def start_engine(settings: EngineSettings) -> LLMServer:
         reserved = await asyncio.to_thread(_reserve, settings.llm_config)
     if settings.adapters:
         arguments["lora_modules"] = [LoRAModulePath(name=name, path=folder) for name, folder in settings.adapters.items()]
-    llm_config = settings.stand_in or settings.llm_config
-    config = LLMConfig(**{**llm_config, "engine_kwargs": arguments, "callback_config": {"callback_class": _LocalModel}})
-    server = _Server.sync_init(config, engine_cls=_Engine)
+    server = make_server(settings.stand_in or settings.llm_config, arguments)
     server.reserved = reserved
     await server.start()
     return server
@@ -110,7 +80,7 @@ def _reserve(llm_config: Mapping[str, Any]) -> Any:
 
 def engine_facts(server: LLMServer) -> EngineFacts:
     """Return what the running engine decided where its arguments left it open."""
-    config = server.engine._engine_client.vllm_config
+    config = engine_client(server).vllm_config
     cache, scheduler, parallel = config.cache_config, config.scheduler_config, config.parallel_config
     dtype = str(config.model_config.dtype).removeprefix("torch.")
     return EngineFacts(
@@ -196,8 +166,8 @@ def _refuse_changes(app: FastAPI) -> None:
 
 def stop_engine(server: LLMServer) -> None:
     """End the engine's processes."""
-    engine = server.engine
     if server.reserved is not None:
         server.reserved.accelerator.shutdown()
-    if engine is not None and engine._engine_client is not None:
-        engine._engine_client.shutdown()
+    client = None if server.engine is None else engine_client(server)
+    if client is not None:
+        client.shutdown()

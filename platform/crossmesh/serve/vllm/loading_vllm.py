@@ -14,6 +14,7 @@ from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.entrypoints.serve.lora.protocol import LoadLoRAAdapterRequest, UnloadLoRAAdapterRequest
 from vllm.lora.request import LoRARequest
 
+from crossmesh.compat.vllm_server import become_models
 from crossmesh.errors import CrossmeshError
 from crossmesh.serve.loading import HotLoading
 
@@ -41,7 +42,7 @@ class _Models(OpenAIServingModels):
 
 def by_names_of_clients(served: OpenAIServingModels) -> OpenAIServingModels:
     """Make `served` list and name models as clients know them."""
-    served.__class__ = _Models
+    become_models(served, _Models)
     return served
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from vllm.lora.layers.base_linear import BaseLinearLayerWithLoRA
 from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
-from vllm.platforms import current_platform
 from vllm.v1.worker.cpu_worker import CPUWorker
 
+from crossmesh.compat.vllm_server import use_lora_kernels
 from crossmesh.serve.vllm.lora_torch import LoraBatch, by_rank
 
 
@@ -44,7 +44,7 @@ class Worker(CPUWorker):
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """Load the model; its LoRA layers ask the platform for their kernels, which this worker's process then gets from here."""
-        current_platform.get_punica_wrapper = lambda: f"{GroupedPunica.__module__}.{GroupedPunica.__qualname__}"
+        use_lora_kernels(GroupedPunica)
         super().load_model(*args, **kwargs)
         for layer in self.model_runner.model.modules():
             if isinstance(layer, BaseLinearLayerWithLoRA):

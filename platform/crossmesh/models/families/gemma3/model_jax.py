@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from tunix.models.gemma3 import model as gemma3
 
+from crossmesh.compat.tunix_modules import become, drop_norms, key_norm, query_norm
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.jax.attention_jax import attend
 from crossmesh.models.jax.layers_jax import DTYPES, HiddenStates, KeyValue, ModelConfig, activations, rotate, set_up
@@ -32,7 +33,7 @@ class _Attention(gemma3.Attention):
 
     def normed(self, query: Any, key: Any) -> tuple[Any, Any]:
         """Queries and keys before rotation."""
-        return self._query_norm(query), self._key_norm(key)
+        return query_norm(self)(query), key_norm(self)(key)
 
 
 class _PlainAttention(_Attention):
@@ -72,21 +73,20 @@ def make_gemma3(architecture: Architecture, settings: ModelConfig) -> Any:
         param_dtype=dtype,
         shd_config=activations(gemma3.ShardingConfig.get_default_sharding()),
     )
-    model = gemma3.Gemma3(config, rngs=nnx.Rngs(0))
+    model = _Model(config, rngs=nnx.Rngs(0))
     for layer, block in zip(architecture.layers, model.layers, strict=True):
         _unfuse(block.attn, config)
         attention = _Attention
         if architecture.family == "gemma2":
             attention = _PlainAttention
-            del block.attn._query_norm, block.attn._key_norm
+            drop_norms(block.attn)
         set_up(block, type(block), attention, (gemma3.Einsum, nnx.Linear), settings)
         block.attn.query_scale, block.attn.window = architecture.query_scalar**-0.5, layer.window
         block.attn.rope, block.attn.cap = layer.rope, architecture.attention_softcap
     for _, module in model.iter_modules():
         if type(module) is gemma3.RMSNorm:
-            module.__class__ = _Norm
+            become(module, _Norm, "__call__")
             module.epsilon = architecture.norm_epsilon
-    model.__class__ = _Model
     return model
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from tunix.models.gemma4 import model as gemma4
 
+from crossmesh.compat.tunix_modules import KEY_NORM, key_norm, query_norm
 from crossmesh.hardware.mesh import BATCH_AXES
 from crossmesh.models.architecture import Architecture, LayerKind
 from crossmesh.models.families.gemma4.experts_jax import Gemma4Experts
@@ -44,7 +45,7 @@ class _Attention(gemma4.Attention):
         sliding = self.attn_type == gemma4.AttentionType.LOCAL_SLIDING
         x = x.astype(self.config.dtype)
         turn = functools.partial(rotate, positions=segment_pos, rope=self.rope)
-        query = turn(self._query_norm(constrain(self.q_einsum(x), *HEADS)))
+        query = turn(query_norm(self)(constrain(self.q_einsum(x), *HEADS)))
         key, value = kv_shared_cache or self._keys_and_values(x, turn)
         window = self.config.sliding_window_size if sliding else 0
         mixed = attend(query, key, value, attn_mask, window or 0, self.kernel)
@@ -57,7 +58,7 @@ class _Attention(gemma4.Attention):
             key, value = (constrain(projected, *HEADS) for projected in self.kv_einsum(x))
         # Values have a norm without a scale of their own.
         value = value * jax.lax.rsqrt(jnp.mean(jnp.square(value), axis=-1, keepdims=True) + _NORM_EPSILON)
-        return turn(self._key_norm(key)), value
+        return turn(key_norm(self)(key)), value
 
 
 class _Layer(gemma4.DecoderLayer):
@@ -109,13 +110,13 @@ class _Model(HiddenStates, gemma4.Gemma4):
 def make_gemma4(architecture: Architecture, settings: ModelConfig) -> Any:
     """Tunix's Gemma 4 with K and V apart, experts and shared keys and values as transformers has them, hidden states as output."""
     config = gemma4_config(architecture, DTYPES[settings.dtype])
-    model = gemma4.Gemma4(config, rngs=nnx.Rngs(0))
+    model = _Model(config, rngs=nnx.Rngs(0))
     # Tunix guesses whose keys and values a layer uses: of the last two that have their own. The architecture knows.
     sources = {layer.kv_from for layer in architecture.layers}
     for index, (layer, block) in enumerate(zip(architecture.layers, model.layers, strict=True)):
         block.kv_from, block.shares = layer.kv_from, index in sources
         if layer.kv_from is not None:
-            for name in {"k_einsum", "kv_einsum", "_key_norm"} & {*vars(block.attn)}:
+            for name in {"k_einsum", "kv_einsum", KEY_NORM} & {*vars(block.attn)}:
                 delattr(block.attn, name)
         elif not layer.shared_kv:
             block.attn.kv_einsum = KeyValue(functools.partial(_projection, config, layer))
@@ -127,7 +128,6 @@ def make_gemma4(architecture: Architecture, settings: ModelConfig) -> Any:
         set_up(block, _Layer, _Attention, (gemma4.Einsum, nnx.Linear), settings)
         block.attn.rope = layer.rope
     as_products(model.embedder, (gemma4.Einsum,), settings, inside_remat=False)
-    model.__class__ = _Model
     return model
 
 

@@ -28,6 +28,6 @@ def llama_config(architecture: Architecture) -> Any:
 def make_llama(architecture: Architecture, settings: ModelConfig) -> Any:
     """Tunix's Llama3 with theta, hidden states as output. Its layers take the precision of their weights."""
     config = replace(llama_config(architecture), shd_config=activations(llama3.ShardingConfig.get_default_sharding()))
-    model = set_up_dense(llama3.Llama3(config, rngs=nnx.Rngs(0)), architecture, settings, _Model, _Attention, llama3.Einsum)
+    model = set_up_dense(_Model(config, rngs=nnx.Rngs(0)), architecture, settings, _Attention, llama3.Einsum)
     nnx.update(model, jax.tree.map(lambda array: array.astype(DTYPES[settings.dtype]), nnx.state(model)))
     return model

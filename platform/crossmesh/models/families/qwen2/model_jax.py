@@ -31,5 +31,5 @@ class _Model(HiddenStates, qwen2.Qwen2):
 
 def make_qwen2(architecture: Architecture, settings: ModelConfig) -> Any:
     """Tunix's Qwen 2 with windows, hidden states as output."""
-    model = qwen2.Qwen2(qwen_config(qwen2, architecture, settings), rngs=nnx.Rngs(0))
-    return set_up_dense(model, architecture, settings, _Model, _Attention, qwen2.Einsum, _Layer)
+    model = _Model(qwen_config(qwen2, architecture, settings), rngs=nnx.Rngs(0))
+    return set_up_dense(model, architecture, settings, _Attention, qwen2.Einsum, _Layer)

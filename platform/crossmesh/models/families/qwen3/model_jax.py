@@ -32,10 +32,10 @@ class _Model(HiddenStates, qwen3.Qwen3):
 
 def make_qwen3(architecture: Architecture, settings: ModelConfig) -> Any:
     """Tunix's Qwen 3 with theta and windows, hidden states as output; with experts where the architecture has them."""
-    model = qwen3.Qwen3(qwen_config(qwen3, architecture, settings), rngs=nnx.Rngs(0))
+    model = _Model(qwen_config(qwen3, architecture, settings), rngs=nnx.Rngs(0))
     if architecture.experts:
         for block in model.layers:
             block.mlp = MixtureOfExperts(architecture.experts, architecture.hidden, DTYPES[settings.dtype])
             block.mlp.makes_whole = settings.remat == "none"
     layer = _ExpertLayer if architecture.experts else None
-    return set_up_dense(model, architecture, settings, _Model, _Attention, qwen3.Einsum, layer)
+    return set_up_dense(model, architecture, settings, _Attention, qwen3.Einsum, layer)
