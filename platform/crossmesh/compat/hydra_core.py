@@ -6,7 +6,7 @@ from typing import Any
 from crossmesh.compat.parts import member, part
 
 _AMBIGUOUS = re.compile(r"Ambiguous value for argument '(.+)'")
-_UNKNOWN_KEY = (re.compile(r"Could not override '([^']+)'"), re.compile(r"Could not append value to config. '([^']+)'"))
+_UNKNOWN_KEY = re.compile(r"Could not override '([^']+)'")
 _MISSING_FILE = re.compile(r"Could not find '([^']+)/([^'/]*)'")
 _OPTIONS = re.compile(r"Available options in '[^']*':\n((?:\t.+\n?)+)")
 
@@ -43,7 +43,7 @@ def ambiguous_argument(text: str) -> str | None:
 
 def unknown_override(text: str) -> str | None:
     """The key of an override that no config has."""
-    return next((match[1] for pattern in _UNKNOWN_KEY if (match := pattern.search(text))), None)
+    return match[1] if (match := _UNKNOWN_KEY.search(text)) else None
 
 
 def missing_file(text: str) -> tuple[str, str] | None:

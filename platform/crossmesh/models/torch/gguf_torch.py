@@ -11,6 +11,7 @@ from gguf import GGUFReader
 from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from crossmesh.compat.transformers_models import forget_quantization
 from crossmesh.errors import InputError, require_choice
 
 
@@ -26,7 +27,7 @@ def convert_gguf(gguf: Path, folder: Path) -> None:
     tokenizer.backend_tokenizer.pre_tokenizer = _PRE_TOKENIZERS[pre]()
     tokenizer.save_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(parent, gguf_file=name, dtype=torch.float32)
-    _clear_quantization(model)
+    forget_quantization(model)
     model.save_pretrained(folder, safe_serialization=True)
 
 
@@ -58,14 +59,3 @@ def _check(gguf: Path) -> str:
 
 
 _CHECKED = ("general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.chat_template")
-
-
-def _clear_quantization(model: Any) -> None:
-    """Forget that the weights came quantized: they are plain float32 now, and loaders would otherwise look for a GGUF."""
-    for owner in (model, model.config):
-        for name in ("is_quantized", "_is_quantized", "quantization_method", "hf_quantizer", "quantization_config"):
-            if name in vars(owner):
-                delattr(owner, name)
-    for name in ("_name_or_path", "_model_name_or_path"):
-        if hasattr(model.config, name):
-            setattr(model.config, name, "")
