@@ -24,7 +24,7 @@ def refused(tmp_path: Path):
     (tmp_path / "config.yaml").write_text("defaults: [group: first, _self_]\nkey: 1\n")
 
     def compose(override: str) -> Exception:
-        with pytest.raises(Exception, match=".") as caught, hydra.initialize_config_dir(version_base="1.3", config_dir=str(tmp_path)):
+        with pytest.raises(Exception, match=r".") as caught, hydra.initialize_config_dir(version_base="1.3", config_dir=str(tmp_path)):
             hydra.compose("config", overrides=[override])
         return caught.value
 

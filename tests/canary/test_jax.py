@@ -11,9 +11,9 @@ from flax import nnx
 import crossmesh.models
 from crossmesh.compat import qwix_jax, tunix_modules
 from crossmesh.files import parse_json, write_json
-from crossmesh.models.families import read_architecture
-from crossmesh.models.families_jax import make_model
-from crossmesh.models.layers_jax import ModelConfig
+from crossmesh.models.families.registry import read_architecture
+from crossmesh.models.families.registry_jax import make_model
+from crossmesh.models.jax.layers_jax import ModelConfig
 
 pytestmark = pytest.mark.canary
 TINY = sorted((Path(crossmesh.models.__file__).parent / "architectures").glob("tiny_*.json"))

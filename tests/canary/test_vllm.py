@@ -17,7 +17,7 @@ def made(kind: type) -> object:
 
 def test_become_models():
     from crossmesh.compat import vllm_server
-    from crossmesh.serve.loading_vllm import OpenAIServingModels, _Models
+    from crossmesh.serve.vllm.loading_vllm import OpenAIServingModels, _Models
 
     served = made(OpenAIServingModels)
     vllm_server.become_models(served, _Models)
@@ -26,7 +26,7 @@ def test_become_models():
 
 def test_become_renderer():
     from crossmesh.compat import vllm_server
-    from crossmesh.serve.defaults_vllm import OnlineRenderer, _Renderer
+    from crossmesh.serve.vllm.defaults_vllm import OnlineRenderer, _Renderer
 
     renderer = made(OnlineRenderer)
     vllm_server.become_renderer(renderer, _Renderer)
@@ -35,7 +35,7 @@ def test_become_renderer():
 
 def test_become_processor(says):
     from crossmesh.compat import vllm_server
-    from crossmesh.serve.defaults_vllm import InputProcessor, _Processor
+    from crossmesh.serve.vllm.defaults_vllm import InputProcessor, _Processor
 
     says("vllm.v1.engine.input_processor", "self.process_inputs_async = make_async(")
     says("vllm.v1.engine.input_processor", "executor=self.renderer._executor")

@@ -7,8 +7,6 @@ import pytest
 
 _LIBRARIES = "ray|hydra|omegaconf|torch|qwix|jax|flax|tunix|vllm|mlflow|transformers|peft|orbax"
 _PRIVATE = re.compile(rf"^(?:{_LIBRARIES})(?:\.\w+)*\._[a-z]\w*(?:\.|$)")
-    r"^(?:ray|hydra|omegaconf|torch|qwix|jax|flax|tunix|vllm|mlflow|transformers|peft|orbax)(?:\.\w+)*\._[a-z]\w*(?:\.|$)"
-)
 
 
 @pytest.fixture(scope="module")
