@@ -12,9 +12,9 @@ from crossmesh.config.fingerprint import SCIENCE_FORM, TRAINED_RECORD, Record, d
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.errors import InputError
 from crossmesh.report import keeping
-from crossmesh.report.integrity import beside_weights
+from crossmesh.report.gate.integrity import beside_weights
+from crossmesh.report.gate.selection import find_run
 from crossmesh.report.keeping import MANY, Keeper, Kept, keep
-from crossmesh.report.selection import find_run
 from crossmesh.report.stored import stored_variants
 from crossmesh.track.tracked_run import TAG_TRAINED
 from crossmesh.track.tracker import Tracker

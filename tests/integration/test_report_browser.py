@@ -16,7 +16,7 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.console import Console
 from crossmesh.report.comparing import compare_runs
-from crossmesh.report.selection import named_runs, sweep_runs
+from crossmesh.report.gate.selection import named_runs, sweep_runs
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TAG_SCIENCE
 from crossmesh.track.tracker import Tracker
 from crossmesh.verify.compare_speed.sweep_store import make_sweep

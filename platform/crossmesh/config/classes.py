@@ -1,8 +1,8 @@
 """What each key of an experiment decides: what is learned, how fast, how a model was evaluated, or nothing but how the job was run.
 
-Every key joins at least one class (a test fails for one that does not); `tests/unit/report/test_unlike.py` changes each of them and looks
-where it shows. A key that joins several shows in each, as far as the rest of the spec lets it: `packing.window` decides what is learned
-with `packing.mode=stream` only.
+Every key joins at least one class (a test fails for one that does not); `tests/unit/report/gate/test_unlike.py` changes each of them and
+looks where it shows. A key that joins several shows in each, as far as the rest of the spec lets it: `packing.window` decides what is
+learned with `packing.mode=stream` only.
 """
 
 from collections.abc import Iterator, Mapping

@@ -20,7 +20,7 @@ class BenchmarkKeys(SweepKeys):
 
 def run(job: Job[BenchmarkKeys]) -> None:
     """Measure, show, and say where the files are; what was measured before is not measured again."""
-    from crossmesh.bench.paper import paper_json, paper_table
+    from crossmesh.paper.serving import serving_json, serving_table
     from crossmesh.pipeline.benchmark import benchmark
     from crossmesh.pipeline.benchmark_bare import benchmark_bare
     from crossmesh.plan.gate import gate_serving
@@ -28,7 +28,7 @@ def run(job: Job[BenchmarkKeys]) -> None:
 
     spec, console, out = job.spec, Console(), RichConsole(highlight=False)
     if spec.bench.report:
-        console.finish(lambda: out.print(paper_table()), paper_json(), job.keys.output)
+        console.finish(lambda: out.print(serving_table()), serving_json(), job.keys.output)
         return
     if not spec.bench.url:
         gate_serving(spec, own_planner(spec))

@@ -13,10 +13,10 @@ from crossmesh.errors import CrossmeshError
 from crossmesh.installation import conf_folder, job_command
 from crossmesh.report.comparing import compare_runs, select, uncollected
 from crossmesh.report.findings import repeat_command
+from crossmesh.report.gate.selection import trainings_of
 from crossmesh.report.regression import REGRESSION, judge, require_decided
 from crossmesh.report.request import CompareKeys
-from crossmesh.report.selection import trainings_of
-from crossmesh.report.tables import print_report
+from crossmesh.report.tables.terminal import print_report
 from crossmesh.track.tracker import Tracker
 
 

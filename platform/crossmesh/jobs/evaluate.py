@@ -29,12 +29,13 @@ class EvaluateKeys(JobKeys):
 
 def run(job: Job[EvaluateKeys]) -> None:
     """Evaluate, compare and show."""
+    from crossmesh.paper.evaluation import evaluation_json, evaluation_table
     from crossmesh.pipeline.evaluation_job import evaluate, judge_task, values_of
-    from crossmesh.pipeline.evaluation_tables import paper_json, render_evaluations, render_paper, render_references
+    from crossmesh.pipeline.evaluation_tables import render_evaluations, render_references
 
     spec, keys, console, out = job.spec, job.keys, Console(), RichConsole(highlight=False)
     if keys.report:
-        console.finish(lambda: out.print(render_paper()), paper_json(), keys.output)
+        console.finish(lambda: out.print(evaluation_table()), evaluation_json(), keys.output)
     elif spec.eval.only == "references":
         values = judge_task(spec, console)
         console.finish(lambda: out.print(render_references(values)), values, keys.output)

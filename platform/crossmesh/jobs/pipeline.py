@@ -45,7 +45,7 @@ def run(job: Job[PipelineKeys]) -> None:
     """Run the experiment and print its table."""
     from crossmesh.cluster.session import ray_session
     from crossmesh.pipeline.experiment import check_experiment, run_experiment
-    from crossmesh.report.tables import print_report
+    from crossmesh.report.tables.terminal import print_report
     from crossmesh.sweep.repeat import Repeats
     from crossmesh.track.tracker import Tracker
 

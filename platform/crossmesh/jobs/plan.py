@@ -2,11 +2,14 @@
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from crossmesh.config.command_line import command
-from crossmesh.config.compose import Job, JobKeys, run_job
+from crossmesh.config.compose import Job, JobKeys, run_job, sweep_overrides
+from crossmesh.errors import require
 from crossmesh.installation import conf_folder, job_command
-from crossmesh.report.plans import Plans
+from crossmesh.paper.training import report_paper
+from crossmesh.report.plans.collect import Plans
 
 
 @dataclass(frozen=True)
@@ -19,10 +22,15 @@ class PlanKeys(JobKeys):
 
 def main() -> None:
     """Plan every point that the command line names, then show them together."""
-    plans = Plans()
+    plans, typed = Plans(), command(job_command("plan"), sys.argv[1:])
 
     def run(job: Job[PlanKeys]) -> None:
-        plans.add(job.spec, job.keys.output, job.keys.folder)
+        if job.spec.plan.report == "paper":
+            require(sweep_overrides() is None, "plan.report", "paper", "once, without -m")
+            folder = Path(job.keys.folder or job.spec.storage.path / "plans" / "paper")
+            report_paper(job.spec, folder, job.keys.output, typed)
+        else:
+            plans.add(job.spec, job.keys.output, job.keys.folder)
 
-    with plans.collecting(command(job_command("plan"), sys.argv[1:])):
+    with plans.collecting(typed):
         run_job("plan", PlanKeys, run, conf_folder(), plans.refuse)

@@ -18,11 +18,11 @@ from crossmesh.installation import job_command
 from crossmesh.pipeline.evaluation import BASE, Adapter, Evaluation, check_evaluation, evaluate_models
 from crossmesh.plan.gate import announced, gate_serving, gate_training
 from crossmesh.plan.planner import own_planner
+from crossmesh.report.pages.write import Report, make_report
 from crossmesh.report.prices import rent
 from crossmesh.report.stored import repeats_of
 from crossmesh.report.trained_run import mean_power, planned_before, training_summary
 from crossmesh.report.variants import EMULATED_RENT, Results, RunRecord, Variant, answers_of, scores_of
-from crossmesh.report.write import Report, make_report
 from crossmesh.sweep.repeat import Repeats
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.repeats import load_of, repeats_by_run

@@ -17,6 +17,7 @@ from crossmesh.plan.store.store import Store
 from crossmesh.plan.training.calibration import Measured, calibration_of, own_measurements
 from crossmesh.plan.training.exact import broken_rules
 from crossmesh.plan.training.forecast import Forecast, forecast
+from crossmesh.track.client import TrackingError
 from crossmesh.track.tracker import Tracker
 
 
@@ -74,3 +75,23 @@ def own_planner(spec: ExperimentSpec, tracker: Tracker | None = None) -> Planner
     compilers = (TpuCompiler(store, console), GpuTrace(store, console, cache))
     measured = own_measurements(tracker) if tracker and spec.plan.calibrate else ()
     return Planner(spec.plan, datetime.now(UTC).date(), compilers, measured)
+
+
+@dataclass(frozen=True)
+class OpenedPlanner:
+    """The planner of a job, and where what it plans is logged."""
+
+    planner: Planner
+    tracker: Tracker | None = None
+    """None: the tracking store cannot be reached."""
+    note: str = ""
+    """Why nothing is calibrated and nothing logged."""
+
+
+def open_planner(spec: ExperimentSpec) -> OpenedPlanner:
+    """The planner of a job, with own runs from MLflow; when that is away a note says so."""
+    try:
+        tracker = Tracker(spec.tracking, spec.storage)
+        return OpenedPlanner(own_planner(spec, tracker), tracker)
+    except TrackingError as error:
+        return OpenedPlanner(own_planner(spec), note=f"Neither calibrated by own runs nor logged. {error}")

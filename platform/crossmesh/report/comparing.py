@@ -10,14 +10,14 @@ from crossmesh.config.command_line import where_given
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.errors import InputError, require
 from crossmesh.files import canonical_json, digest_file, digest_text
-from crossmesh.report.comparable import form_notes, unproven_notes
-from crossmesh.report.dropped import dropped_notes
+from crossmesh.report.gate.comparable import form_notes, unproven_notes
+from crossmesh.report.gate.dropped import dropped_notes
+from crossmesh.report.gate.selection import Selection, experiment_runs, find_run, named_runs, newest_runs, sweep_runs, trainings_of
 from crossmesh.report.keeping import KIND, Keeper, Kept
 from crossmesh.report.labels import natural
-from crossmesh.report.selection import Selection, experiment_runs, find_run, named_runs, newest_runs, sweep_runs, trainings_of
+from crossmesh.report.pages.write import JSON_NAME, Report, make_report
 from crossmesh.report.stored import stored_variants
 from crossmesh.report.variants import Results
-from crossmesh.report.write import JSON_NAME, Report, make_report
 from crossmesh.track.tracker import Tracker
 
 

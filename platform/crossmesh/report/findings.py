@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from crossmesh.evaluate.estimates import FEWEST_RUNS, Margin
 from crossmesh.installation import job_command
-from crossmesh.report.comparable import ASPECTS, GROUPS, NO, NOTHING, YES, Comparison, Difference, Gate
-from crossmesh.report.quantities import USD_OUTPUT
-from crossmesh.report.quantity import SERVED, Quantity
-from crossmesh.report.sheets import Computed
+from crossmesh.report.gate.comparable import ASPECTS, GROUPS, NO, NOTHING, YES, Comparison, Difference, Gate
+from crossmesh.report.tables.quantities import USD_OUTPUT
+from crossmesh.report.tables.quantity import SERVED, Quantity
+from crossmesh.report.tables.sheets import Computed
 from crossmesh.report.variants import Results, Variant, split_name
 from crossmesh.report.winners import EQUAL, ONE_RUN, SHOWN, SINGLE, UNDECIDED, Winner, margin_of
 

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from crossmesh.report.comparable import ABSENT, Difference, differences_in
+from crossmesh.report.gate.comparable import ABSENT, Difference, differences_in
 from crossmesh.report.variants import Variant
 
 _FIRST = ("hardware", "emulated", "mesh.dcn", "mesh.data", "mesh.fsdp", "mesh.tp", "batch_micro")

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from crossmesh.errors import InputError
 from crossmesh.evaluate.estimates import Margin
-from crossmesh.report.comparable import YES, Comparison
-from crossmesh.report.quantity import HIGHER, LOSS, Quantity
-from crossmesh.report.sheets import Computed
+from crossmesh.report.gate.comparable import YES, Comparison
+from crossmesh.report.pages.write import Report
+from crossmesh.report.tables.quantity import HIGHER, LOSS, Quantity
+from crossmesh.report.tables.sheets import Computed
 from crossmesh.report.winners import absolute, margin_of, smallest, timed_once
-from crossmesh.report.write import Report
 
 _LIMIT = re.compile(r"^(-?\d+(?:\.\d+)?)(%?)$")
 REGRESSION, WITHIN, OPEN = "regression", "within the limit", "beyond the limit, but within its interval"

@@ -16,8 +16,7 @@ from crossmesh.config.fingerprint import digest_of, digest_of_parts
 from crossmesh.errors import CrossmeshError
 from crossmesh.evaluate.results import RECORD, RESULT, SURROUNDINGS, EvalResult
 from crossmesh.files import canonical_json, digest_text
-from crossmesh.report.examples import MOST_VARIANTS, read_said
-from crossmesh.report.integrity import (
+from crossmesh.report.gate.integrity import (
     beside_weights,
     check_contents,
     check_digest,
@@ -30,10 +29,11 @@ from crossmesh.report.integrity import (
     system_settings,
     unproven,
 )
+from crossmesh.report.gate.lineage import link
+from crossmesh.report.gate.selection import BENCHMARK, EVALUATE, TRAIN, kind_of
 from crossmesh.report.labels import labels
-from crossmesh.report.lineage import link
 from crossmesh.report.prices import rent
-from crossmesh.report.selection import BENCHMARK, EVALUATE, TRAIN, kind_of
+from crossmesh.report.tables.examples import MOST_VARIANTS, read_said
 from crossmesh.report.trained_run import FINAL, mean_power, planned_before, training_summary
 from crossmesh.report.variants import (
     EMULATED_RENT,

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 from crossmesh.errors import InputError
-from crossmesh.report.cells import MODELLED
-from crossmesh.report.measures import PLANNED_MEMORY, PLANNED_SPEED
+from crossmesh.report.tables.cells import MODELLED
+from crossmesh.report.tables.measures import PLANNED_MEMORY, PLANNED_SPEED
 from crossmesh.report.variants import TrainingSummary
 from crossmesh.track.repeats import STEADY_MISSING
 from crossmesh.track.tracked_run import TAG_HBM_SOURCE, TAG_STEP_SOURCE, TrackedRun

@@ -109,7 +109,7 @@ class ServingCell:
     load: str
     """`QPS 4`, `concurrency 16`, `burst`, `trace`."""
     figures: Mapping[str, tuple[float, float | None, float | None]]
-    """(value, low, high) by name: a key of `quantities.SERVING`."""
+    """(value, low, high) by name: a key of `tables.quantities.SERVING`."""
     flags: tuple[str, ...] = ()
     """Why the cell is not plausible; a flagged cell enters no comparison."""
 

@@ -11,8 +11,8 @@ from statistics import NormalDist
 from crossmesh.config.verdicts import MattersSpec
 from crossmesh.evaluate.estimates import FEWEST_RUNS, Margin, change_over_rounds, closest_rival, difference, relative_change
 from crossmesh.evaluate.paired import compare_counts
-from crossmesh.report.comparable import Comparison
-from crossmesh.report.quantity import COST, EVALUATION, HIGHER, LOSS, NEITHER, SERVED, Quantity
+from crossmesh.report.gate.comparable import Comparison
+from crossmesh.report.tables.quantity import COST, EVALUATION, HIGHER, LOSS, NEITHER, SERVED, Quantity
 from crossmesh.report.variants import Results, Variant
 
 EQUAL, UNDECIDED, SHOWN, SINGLE, ONE_RUN = "equal", "no difference shown", "shown", "one measurement each", "not decided"

@@ -6,11 +6,11 @@ import pytest
 
 from bench_parts import measurement, outcome
 from crossmesh.bench.measured import Outcome
-from crossmesh.bench.paper import judged_cells, paper_json
 from crossmesh.bench.plausible import Engines, Flag, Seen, beyond_physics, flags_of
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.models.families.registry import parse_architecture
 from crossmesh.models.weights.random_weights import architecture_config
+from crossmesh.paper.serving import judged_cells, paper_json
 from crossmesh.plan.model import planned_model
 from crossmesh.plan.serving.engine import ttft_bound_s
 from crossmesh.plan.serving.point import ServingPoint

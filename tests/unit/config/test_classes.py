@@ -5,7 +5,7 @@ from crossmesh.config.experiment import ExperimentSpec
 
 
 def test_every_key_has_joined_a_class() -> None:
-    """A new key joins `KEY_CLASSES`, and gets a row in `tests/unit/report/test_unlike.py`."""
+    """A new key joins `KEY_CLASSES`, and gets a row in `tests/unit/report/gate/test_unlike.py`."""
     assert sorted(key for key, _ in leaves(ExperimentSpec())) == sorted(KEY_CLASSES)
     for key, classes in KEY_CLASSES.items():
         assert classes, key

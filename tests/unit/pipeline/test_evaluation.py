@@ -9,9 +9,10 @@ from crossmesh.errors import InputError
 from crossmesh.evaluate.paired import compare_counts
 from crossmesh.evaluate.passk import estimate
 from crossmesh.evaluate.results import EvalResult, SplitResult
+from crossmesh.paper.evaluation import evaluation_json
 from crossmesh.pipeline.evaluation import Evaluation
 from crossmesh.pipeline.evaluation_job import _stored, compare
-from crossmesh.pipeline.evaluation_tables import needed_words, paper_json, render_evaluations
+from crossmesh.pipeline.evaluation_tables import needed_words, render_evaluations
 from crossmesh.track.tracked_run import TrackedRun
 
 RECORD = {
@@ -79,7 +80,7 @@ def test_what_it_would_take_is_said():
 
 
 def test_the_papers_gap_in_json():
-    said = paper_json()
+    said = evaluation_json()
     assert [one["right"] for one in said["results"]] == [500, 544]
     assert said["difference"]["independent"][1][0] < 0 < said["difference"]["independent"][1][1]
 

@@ -13,8 +13,8 @@ from crossmesh.config.training import HardwareSpec
 from crossmesh.errors import InputError
 from crossmesh.pipeline.evaluation import BASE, Evaluation
 from crossmesh.pipeline.experiment import _variants
-from crossmesh.report.charts import rated_runs
-from crossmesh.report.measures import MEASURES, PLANNED_MEMORY, PLANNED_SPEED
+from crossmesh.report.charts.runs import rated_runs
+from crossmesh.report.tables.measures import MEASURES, PLANNED_MEMORY, PLANNED_SPEED
 from crossmesh.report.trained_run import mean_power, training_summary
 from crossmesh.report.variants import Results, RunRecord, TrainingSummary, Variant
 from crossmesh.track.repeats import STEADY_MISSING

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from crossmesh.report.pages.write import make_report
 from crossmesh.report.variants import EMULATED_RENT, Results
-from crossmesh.report.write import make_report
 
 
 def emulate(results: Results, *names: str, by: str = "record") -> Results:

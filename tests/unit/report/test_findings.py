@@ -3,12 +3,12 @@ from dataclasses import replace
 import pytest
 
 from crossmesh.config.verdicts import MattersSpec
-from crossmesh.report.comparable import compare
 from crossmesh.report.findings import headline, lead, loss_gaps, repeat_command, small
-from crossmesh.report.html import render_html
-from crossmesh.report.sheets import computed
+from crossmesh.report.gate.comparable import compare
+from crossmesh.report.pages.html import render_html
+from crossmesh.report.pages.write import make_report
+from crossmesh.report.tables.sheets import computed
 from crossmesh.report.variants import Score
-from crossmesh.report.write import make_report
 
 
 def with_score(results, name, value, low, high):

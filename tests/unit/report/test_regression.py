@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 
 from crossmesh.errors import InputError
+from crossmesh.report.pages.write import make_report
 from crossmesh.report.regression import judge
 from crossmesh.report.variants import Repeat, Results
-from crossmesh.report.write import make_report
 
 
 def pair(results, factor=1.0):

@@ -1,7 +1,7 @@
 """Nothing unlike passes as alike, and nothing alike is refused: changes tried on tiny models, and in which aspect each of them shows.
 
 Trainings are real trials on both backends in a store of their own, compared as `crossmesh compare` compares; verdicts are the simulator's.
-Which key of the spec decides what, one by one, is a table of the tests (`tests/unit/report/test_unlike.py`).
+Which key of the spec decides what, one by one, is a table of the tests (`tests/unit/report/gate/test_unlike.py`).
 """
 
 import socket
@@ -17,7 +17,7 @@ from crossmesh.console import Console
 from crossmesh.evaluate.harness import JudgedTask, open_task
 from crossmesh.evaluate.judge import limits_of
 from crossmesh.evaluate.judging import judge_record
-from crossmesh.report.comparable import compare
+from crossmesh.report.gate.comparable import compare
 from crossmesh.report.variants import RunRecord, Variant
 from crossmesh.track.tracker import Tracker
 from crossmesh.verify.result import CheckResult, Limit

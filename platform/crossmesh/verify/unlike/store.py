@@ -16,7 +16,7 @@ from crossmesh.config.fingerprint import TRAINED_RECORD, digest_of, identity_of_
 from crossmesh.console import Console
 from crossmesh.environments import python_path
 from crossmesh.errors import InputError
-from crossmesh.report.comparable import compare
+from crossmesh.report.gate.comparable import compare
 from crossmesh.report.stored import stored_variants
 from crossmesh.track.tracked_run import TAG_IDENTITY, TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED
 from crossmesh.track.tracker import Tracker

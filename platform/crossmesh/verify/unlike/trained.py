@@ -12,7 +12,7 @@ from crossmesh.config.training import BackendSpec, BatchSpec, DataSpec, LoraSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.models.weights.fetch import ModelFolder
-from crossmesh.report.comparable import compare
+from crossmesh.report.gate.comparable import compare
 from crossmesh.report.stored import stored_variants
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.launch import check_trainable

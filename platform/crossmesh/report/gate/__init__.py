@@ -1,0 +1,1 @@
+"""Which runs a comparison is about, and whether they may be compared."""

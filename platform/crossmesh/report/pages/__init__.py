@@ -1,0 +1,1 @@
+"""A comparison as files: HTML, Markdown and JSON."""
