@@ -10,7 +10,7 @@ from crossmesh.bench.plausible import Engines, Flag, Seen, beyond_physics, flags
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.models.families.registry import parse_architecture
 from crossmesh.models.weights.random_weights import architecture_config
-from crossmesh.paper.serving import judged_cells, paper_json
+from crossmesh.paper.serving import judged_cells, serving_json
 from crossmesh.plan.model import planned_model
 from crossmesh.plan.serving.engine import ttft_bound_s
 from crossmesh.plan.serving.point import ServingPoint
@@ -36,7 +36,7 @@ def test_the_papers_impossible_cells_are_flagged_and_no_others() -> None:
     # 62 and 99 ms for about 16,000 tokens: the paper's 209% and 486% of peak, with attention's products counted.
     assert "needs 220% of peak" in flagged["tpu_v6e_8 15360/512"][0].text
     assert "needs 511% of peak" in flagged["gpu_2xh100 15360/512"][0].text
-    said = paper_json()
+    said = serving_json()
     assert [cell["comparable"] for cell in said["cells"]].count(False) == 2
     assert len(said["cells"]) == 12
 

@@ -40,7 +40,7 @@ def test_what_follows_from_the_catalogue_agrees_and_the_rest_is_named() -> None:
 
 
 BARE = Planner(PlanSpec(), date(2026, 6, 1))
-SHIPPED = compose_spec(Path(__file__).resolve().parents[4] / "conf", "experiment=gemma4_31b_codev_v5p8_tp4")
+SHIPPED = compose_spec(Path(__file__).resolve().parents[3] / "conf", "experiment=gemma4_31b_codev_v5p8_tp4")
 
 
 @pytest.fixture(scope="module")
