@@ -7,12 +7,13 @@ from typing import Any
 
 from crossmesh.bench.runner import CellResult
 from crossmesh.config.bench import CONCURRENCY
+from crossmesh.metrics import GOODPUT, OUTPUT_TOKENS_PER_S, TPOT_P50, TTFT_P50
 
 _FIGURES = (
-    ("ttft", "ttft_p50_s", "time to first token, median (s)"),
-    ("tpot", "tpot_p50_s", "time per output token, median (s)"),
-    ("throughput", "output_tokens_per_s", "output tokens/s"),
-    ("goodput", "goodput_requests_per_s", "requests/s within the limits"),
+    ("ttft", TTFT_P50.name, "time to first token, median (s)"),
+    ("tpot", TPOT_P50.name, "time per output token, median (s)"),
+    ("throughput", OUTPUT_TOKENS_PER_S.name, "output tokens/s"),
+    ("goodput", GOODPUT.name, "requests/s within the limits"),
 )
 _SIZE = (8.0, 4.5)
 _MOST_CURVES = 8

@@ -7,6 +7,7 @@ import numpy as np
 
 from crossmesh.bench.measured import Measurement, Outcome
 from crossmesh.config.bench import RATE, TRACE, BenchSpec
+from crossmesh.metrics import GOODPUT, OUTPUT_TOKENS_PER_S, USD_PER_MILLION_OUTPUT_TOKENS
 
 PERCENTILES = (50, 90, 95, 99)
 CONFIDENCE = 0.95
@@ -39,7 +40,7 @@ def figures_of(measured: Measurement, bench: BenchSpec, usd_per_hour: float | No
         "failed": float(len(measured.outcomes) - len(answered)),
         "duration_s": measured.duration_s,
         "requests_per_s": len(answered) / measured.duration_s,
-        "output_tokens_per_s": rate,
+        OUTPUT_TOKENS_PER_S.name: rate,
         "total_tokens_per_s": rate + sum(one.prompt for one in answered) / measured.duration_s,
         "in_flight": sum(one.e2e_s for one in answered) / measured.duration_s,
         "client_core_share": measured.client_core_share,
@@ -47,11 +48,11 @@ def figures_of(measured: Measurement, bench: BenchSpec, usd_per_hour: float | No
     if measured.prompt_tokens is not None:
         figures["cached_share"] = measured.cached_share
     if bench.slo:
-        figures |= {"goodput_requests_per_s": good / measured.duration_s, "goodput_share": good / len(measured.outcomes)}
+        figures |= {GOODPUT.name: good / measured.duration_s, "goodput_share": good / len(measured.outcomes)}
     if bench.load in (RATE, TRACE):
         figures["kept_up"] = kept_up(measured)
     if usd_per_hour is not None and rate:
-        figures["usd_per_million_output_tokens"] = usd_per_hour / 3600 / rate * 1e6
+        figures[USD_PER_MILLION_OUTPUT_TOKENS.name] = usd_per_hour / 3600 / rate * 1e6
     spreads = {
         "ttft": [one.ttft_s for one in answered],
         "tpot": [one.tpot_s for one in answered if one.tpot_s is not None],

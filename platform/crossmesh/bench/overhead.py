@@ -17,11 +17,12 @@ from rich.text import Text
 
 from crossmesh.bench.metrics import Estimate, estimate
 from crossmesh.bench.runner import CellResult
+from crossmesh.metrics import OUTPUT_TOKENS_PER_S, TTFT_P50
 
 OURS, PLAIN, BARE, BARE_IN_PROCESS = "crossmesh", "serve_llm", "bare", "bare_in_process"
 SERVERS = (BARE, PLAIN, OURS)
 """On a CPU `BARE_IN_PROCESS` stands beside `BARE`."""
-_RATE, _TTFT = "output_tokens_per_s", "ttft_p50_s"
+_RATE, _TTFT = OUTPUT_TOKENS_PER_S.name, TTFT_P50.name
 
 
 @dataclass(frozen=True)

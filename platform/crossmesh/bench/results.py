@@ -15,15 +15,16 @@ from crossmesh.bench.measured import Measurement
 from crossmesh.bench.metrics import Estimate
 from crossmesh.bench.runner import CellResult, Found
 from crossmesh.files import write_json
+from crossmesh.metrics import GOODPUT, OUTPUT_TOKENS_PER_S, TPOT_P50, TTFT_P50, TTFT_P99, USD_PER_MILLION_OUTPUT_TOKENS
 
 RESULT_FILE = "benchmark.json"
 _COLUMNS = (
-    ("TTFT p50 ms", "ttft_p50_s", 1e3, True),
-    ("p99", "ttft_p99_s", 1e3, False),
-    ("TPOT", "tpot_p50_s", 1e3, False),
-    ("tok/s", "output_tokens_per_s", 1.0, True),
-    ("good/s", "goodput_requests_per_s", 1.0, False),
-    ("USD/1M", "usd_per_million_output_tokens", 1.0, False),
+    ("TTFT p50 ms", TTFT_P50.name, 1e3, True),
+    ("p99", TTFT_P99.name, 1e3, False),
+    ("TPOT", TPOT_P50.name, 1e3, False),
+    ("tok/s", OUTPUT_TOKENS_PER_S.name, 1.0, True),
+    ("good/s", GOODPUT.name, 1.0, False),
+    ("USD/1M", USD_PER_MILLION_OUTPUT_TOKENS.name, 1.0, False),
 )
 """Heading, figure, factor, and whether its interval is shown: a terminal has 80 columns. The files have all of them."""
 

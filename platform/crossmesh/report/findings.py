@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from crossmesh.evaluate.estimates import FEWEST_RUNS, Margin
 from crossmesh.installation import job_command
+from crossmesh.metrics import FINAL_LOSS, OUTPUT_TOKENS_PER_S, TOKENS_PER_S, USD_PER_MILLION_TOKENS
 from crossmesh.report.gate.comparable import ASPECTS, GROUPS, NO, NOTHING, YES, Comparison, Difference, Gate
 from crossmesh.report.tables.quantities import USD_OUTPUT
 from crossmesh.report.tables.quantity import SERVED, Quantity
@@ -60,7 +61,7 @@ def _finding(aspect: str, results: Results, comparison: Comparison, found: Compu
     elif aspect == "serving":
         answer, reasons, tone = _serves(results, found, letters)
     else:
-        key = "tokens_per_s" if aspect == "speed" else "usd_per_million_tokens"
+        key = (TOKENS_PER_S if aspect == "speed" else USD_PER_MILLION_TOKENS).name
         answer, reasons, tone = _least_or_most(key, found, letters)
         reasons += _what_it_takes(results, _won(key, found))
     if aspect == "cost":
@@ -163,7 +164,7 @@ def _better(results: Results, gate: Gate, found: Computed, letters: Mapping[str,
     key = f"pass_at_1/{results.splits[0]}" if results.splits else ""
     quantity = next((one for one in found.quantities if one.key == key), None)
     if quantity is None or len(quantity.estimates) < 2:
-        answer, reasons, tone = _least_or_most("final_loss", found, letters)
+        answer, reasons, tone = _least_or_most(FINAL_LOSS.name, found, letters)
         return answer, [*reasons, "By the training loss: no two of them were evaluated."], tone
     variants = {one.name: one for one in results.variants if one.name in quantity.estimates}
     trained = {name: one for name, one in variants.items() if one.training is not None}
@@ -204,7 +205,7 @@ def _serves(results: Results, found: Computed, letters: Mapping[str, str]) -> tu
         return "Not measured", ["No benchmark of a server with one of these was found."], NEUTRAL
     own = [one for one in found.winners if one.quantity.section == SERVED]
     chosen = [one for one in own if one.quantity.key.startswith(USD_OUTPUT)] or [
-        one for one in own if one.quantity.key.startswith("output_tokens_per_s")
+        one for one in own if one.quantity.key.startswith(OUTPUT_TOKENS_PER_S.name)
     ]
     if not chosen:
         return "Nothing to compare", ["One server was measured, or no load that two of them had is plausible."], NEUTRAL

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from crossmesh.errors import InputError
 from crossmesh.evaluate.estimates import Margin
+from crossmesh.metrics import HIGHER
 from crossmesh.report.gate.comparable import YES, Comparison
 from crossmesh.report.pages.write import Report
-from crossmesh.report.tables.quantity import HIGHER, LOSS, Quantity
+from crossmesh.report.tables.quantity import LOSS, Quantity
 from crossmesh.report.tables.sheets import Computed
 from crossmesh.report.winners import absolute, margin_of, smallest, timed_once
 

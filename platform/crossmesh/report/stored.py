@@ -16,6 +16,7 @@ from crossmesh.config.fingerprint import digest_of, digest_of_parts
 from crossmesh.errors import CrossmeshError
 from crossmesh.evaluate.results import RECORD, RESULT, SURROUNDINGS, EvalResult
 from crossmesh.files import canonical_json, digest_text
+from crossmesh.metrics import FINAL_LOSS
 from crossmesh.report.gate.integrity import (
     beside_weights,
     check_contents,
@@ -34,7 +35,7 @@ from crossmesh.report.gate.selection import BENCHMARK, EVALUATE, TRAIN, kind_of
 from crossmesh.report.labels import labels
 from crossmesh.report.prices import rent
 from crossmesh.report.tables.examples import MOST_VARIANTS, read_said
-from crossmesh.report.trained_run import FINAL, mean_power, planned_before, training_summary
+from crossmesh.report.trained_run import mean_power, planned_before, training_summary
 from crossmesh.report.variants import (
     EMULATED_RENT,
     Rent,
@@ -54,7 +55,7 @@ MOST_CURVES = 200
 """Of more trainings the losses of so many are read."""
 MOST_SPECS = 200
 """Of more trainings the kept specs are not read."""
-_LOSS = "train/loss"
+_LOSS = FINAL_LOSS.step
 _WORKLOAD = ("cache", "seed", "warmup", "burstiness", "requests", "slo_ttft_ms", "slo_tpot_ms", "slo_e2e_ms", "slo_share")
 _WORKLOAD_OF = {RATE_LOAD: ("seconds",), TRACE: ("time_scale", "length_scale")}
 """Keys of `bench` that say how a server was asked, under any load and under one."""
@@ -241,7 +242,7 @@ def curves_of(runs: Sequence[TrackedRun]) -> list[str]:
     """The ids of the trainings whose losses are read: all, or of many the best, the worst and those evenly between by their last loss."""
     if len(runs) <= MOST_CURVES:
         return [run.run_id for run in runs]
-    ends = sorted((math.inf if math.isnan(end := run.metrics.get(FINAL, math.inf)) else end, run.run_id) for run in runs)
+    ends = sorted((math.inf if math.isnan(end := run.metrics.get(FINAL_LOSS.mlflow, math.inf)) else end, run.run_id) for run in runs)
     return [ends[round(number * (len(ends) - 1) / (MOST_CURVES - 1))][1] for number in range(MOST_CURVES)]
 
 

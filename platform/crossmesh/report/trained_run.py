@@ -4,18 +4,27 @@ import re
 from collections.abc import Iterable, Sequence
 
 from crossmesh.errors import InputError
-from crossmesh.report.tables.cells import MODELLED
-from crossmesh.report.tables.measures import PLANNED_MEMORY, PLANNED_SPEED
+from crossmesh.metrics import (
+    FINAL_LOSS,
+    LOSS_TOKENS,
+    MISSING_SLICES,
+    PADDED_TOKENS_PER_S,
+    PLANNED_HBM,
+    PLANNED_MFU,
+    PLANNED_TOKENS_PER_S,
+    RENTED,
+    TOKENS,
+    TOKENS_PER_S,
+    WALL_CLOCK,
+    added_metrics,
+)
 from crossmesh.report.variants import TrainingSummary
-from crossmesh.track.repeats import STEADY_MISSING
 from crossmesh.track.tracked_run import TAG_HBM_SOURCE, TAG_STEP_SOURCE, TrackedRun
 from crossmesh.track.tracker import Tracker
 
-FINAL = "train/final_loss"
-_TOTALS = (FINAL, "train/tokens_per_s_steady", "train/seconds", "train/tokens", "train/loss_tokens")
+_TOTALS = tuple(one.mlflow for one in (FINAL_LOSS, TOKENS_PER_S, WALL_CLOCK, TOKENS, LOSS_TOKENS))
 """Metrics that every finished training has."""
 _POWER = re.compile(r"^system/(?:.+/)?gpu_\d+_power_usage_watts$")
-_GIB = 1 << 30
 
 
 def training_summary(run: TrackedRun, losses: tuple[tuple[int, float], ...], watts: float | None) -> TrainingSummary:
@@ -26,32 +35,32 @@ def training_summary(run: TrackedRun, losses: tuple[tuple[int, float], ...], wat
     metrics = run.metrics
     if missing := [name for name in _TOTALS if name not in metrics]:
         raise InputError(f"The MLflow run {run.run_id} ({run.name}) has no metric {missing[0]}: it is not a finished training of ours.")
-    totals = {name.removeprefix("train/"): metrics[name] for name in _TOTALS}
-    padded = metrics.get("train/padded_tokens_per_s_steady")
-    planned, planned_mfu = metrics.get("plan/tokens_per_s"), metrics.get("plan/mfu")
+    loss, steady, seconds, tokens, loss_tokens = (metrics[name] for name in _TOTALS)
+    padded = metrics.get(PADDED_TOKENS_PER_S.mlflow)
+    planned, planned_mfu = metrics.get(PLANNED_TOKENS_PER_S.mlflow), metrics.get(PLANNED_MFU.mlflow)
     # A rate without some slices is not that of the mesh that the run names.
-    rate, padded = (None, None) if metrics.get(STEADY_MISSING) else (totals["tokens_per_s_steady"], padded)
+    rate, padded = (None, None) if metrics.get(MISSING_SLICES.mlflow) else (steady, padded)
     return TrainingSummary(
         losses=losses,
-        final_loss=totals["final_loss"],
+        final_loss=loss,
         tokens_per_s=rate,
-        seconds=totals["seconds"],
-        tokens=int(totals["tokens"]),
-        loss_tokens=int(totals["loss_tokens"]),
+        seconds=seconds,
+        tokens=int(tokens),
+        loss_tokens=int(loss_tokens),
         padded_tokens_per_s=padded,
-        rented_s=metrics.get("train/rented_seconds"),
+        rented_s=metrics.get(RENTED.mlflow),
         mfu=planned_mfu * rate / planned if planned and planned_mfu and rate else None,
-        energy_wh=None if watts is None else watts * totals["seconds"] / 3600,
+        energy_wh=None if watts is None else watts * seconds / 3600,
+        added={one.name: metrics[one.mlflow] for one in added_metrics() if one.mlflow in metrics},
     )
 
 
 def planned_before(run: TrackedRun) -> dict[str, tuple[float, str]]:
     """Speed and memory as the plan had them, with where it had them from."""
-    kept = (
-        (PLANNED_SPEED, "plan/tokens_per_s", 1.0, TAG_STEP_SOURCE),
-        (PLANNED_MEMORY, "plan/hbm_bytes_per_chip", 1 / _GIB, TAG_HBM_SOURCE),
-    )
-    return {key: (scale * run.metrics[metric], run.tags.get(tag, MODELLED)) for key, metric, scale, tag in kept if metric in run.metrics}
+    kept = ((PLANNED_TOKENS_PER_S, TAG_STEP_SOURCE), (PLANNED_HBM, TAG_HBM_SOURCE))
+    return {
+        one.name: (one.scale * run.metrics[one.mlflow], run.tags.get(tag, one.source)) for one, tag in kept if one.mlflow in run.metrics
+    }
 
 
 def mean_power(tracker: Tracker, runs: Sequence[TrackedRun]) -> dict[str, float]:

@@ -97,6 +97,8 @@ class TrainingSummary:
     """Of the accelerators, where their power was read."""
     rented_s: float | None = None
     """`seconds`, less the share of slices that it went on without; None: it had all of them."""
+    added: Mapping[str, float] = field(default_factory=dict)
+    """Metrics of installed packages, by name."""
 
 
 @dataclass(frozen=True)

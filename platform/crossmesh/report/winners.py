@@ -11,14 +11,15 @@ from statistics import NormalDist
 from crossmesh.config.verdicts import MattersSpec
 from crossmesh.evaluate.estimates import FEWEST_RUNS, Margin, change_over_rounds, closest_rival, difference, relative_change
 from crossmesh.evaluate.paired import compare_counts
+from crossmesh.metrics import HIGHER, MFU, NEITHER, TOKENS_PER_S, USD_PER_MILLION_TOKENS
 from crossmesh.report.gate.comparable import Comparison
-from crossmesh.report.tables.quantity import COST, EVALUATION, HIGHER, LOSS, NEITHER, SERVED, Quantity
+from crossmesh.report.tables.quantity import COST, EVALUATION, LOSS, SERVED, Quantity
 from crossmesh.report.variants import Results, Variant
 
 EQUAL, UNDECIDED, SHOWN, SINGLE, ONE_RUN = "equal", "no difference shown", "shown", "one measurement each", "not decided"
 _LEVEL, _Z = 0.05, 1.959964
 _NAMED = 3
-_REPEATED = ("tokens_per_s", "usd_per_million_tokens", "mfu")
+_REPEATED = (TOKENS_PER_S.name, USD_PER_MILLION_TOKENS.name, MFU.name)
 """Quantities that the repeats of a training measure again."""
 
 

@@ -14,6 +14,7 @@ from crossmesh.config.compose import restore_spec
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.fingerprint import SCIENCE_FORM, form_of
 from crossmesh.errors import InputError, require
+from crossmesh.metrics import TOKENS_PER_S, WALL_CLOCK
 from crossmesh.track.load import load_reasons
 from crossmesh.track.repeats import KIND, RATE, TAG_OF, TAG_ROUND, TAG_STEPS, repeats_by_run, sound_rounds
 from crossmesh.track.tracked_run import TAG_SCIENCE, TrackedRun
@@ -114,7 +115,7 @@ def _repeat(tracker: Tracker, one: Repeated, round_: str, steps: int, name: str)
 
     def on_event(event: Event) -> None:
         if isinstance(event, StepEvent):
-            tracker.metrics(run_id, {"train/tokens_per_s": event.tokens_per_s, "train/step_seconds": event.seconds}, event.step)
+            tracker.metrics(run_id, {TOKENS_PER_S.step: event.tokens_per_s, WALL_CLOCK.step: event.seconds}, event.step)
         elif isinstance(event, LoadEvent):
             load.update(event.values)
 
@@ -122,7 +123,7 @@ def _repeat(tracker: Tracker, one: Repeated, round_: str, steps: int, name: str)
     try:
         prepared = one.prepared
         result = train(one.spec, prepared.model, folder, on_event, prepared.init_adapter, resume=prepared.resume, order=prepared.order)
-        values = {RATE: result.tokens_per_s, "train/seconds": result.seconds, **{f"load/{key}": value for key, value in load.items()}}
+        values = {RATE: result.tokens_per_s, WALL_CLOCK.mlflow: result.seconds, **{f"load/{key}": value for key, value in load.items()}}
         tracker.metrics(run_id, values, one.spec.optim.last_step)
         status = "FINISHED"
     except KeyboardInterrupt:

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
+from crossmesh.metrics import MISSING_SLICES, TOKENS_PER_S
 from crossmesh.track.load import load_reasons
 from crossmesh.track.tracked_run import TrackedRun
 from crossmesh.track.tracker import Tracker
 
 KIND = "repeat"
 TAG_OF, TAG_ROUND, TAG_STEPS = "crossmesh.repeat_of", "crossmesh.repeat_round", "crossmesh.repeat_steps"
-RATE = "train/tokens_per_s_steady"
-STEADY_MISSING = "train/steady_missing_slices"
+RATE, STEADY_MISSING = TOKENS_PER_S.mlflow, MISSING_SLICES.mlflow
 """How many slices of its mesh the steps of `RATE` lacked; not there for a mesh of one."""
 
 

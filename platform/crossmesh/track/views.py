@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from crossmesh.metrics import FINAL_LOSS, GRAD_NORM, TOKENS, TOKENS_PER_S, USD, WALL_CLOCK
+
 _TAG = "mlflow.sharedViewState."
 NOTE_TAG = "mlflow.note.content"
 NOTE = """Runs of crossmesh. Tags say what a run is: `crossmesh.kind`; `crossmesh.science` and `crossmesh.system` are the fingerprints of
@@ -91,7 +93,7 @@ def _chart(kind: str, title: str) -> dict[str, Any]:
     return {"type": kind, "displayName": title, "deleted": False, "isGenerated": False}
 
 
-_SPEED, _LOSS, _USD = "train/tokens_per_s_steady", "train/final_loss", "train/usd"
+_SPEED, _LOSS, _USD = TOKENS_PER_S.mlflow, FINAL_LOSS.mlflow, USD.mlflow
 _PASS = tuple(f"eval/{split}/pass_at_1" for split in ("heldout", "hard", "spec_to_rtl", "code_complete"))
 
 VIEWS = (
@@ -100,15 +102,15 @@ VIEWS = (
         "Training: loss by tokens, tokens/s by mesh, cost by quality",
         "train",
         ("backend.name", "hardware.name", *_MESH, "packing.mode"),
-        (_LOSS, _SPEED, "train/seconds", _USD, "train/tokens"),
+        (_LOSS, _SPEED, WALL_CLOCK.mlflow, _USD, TOKENS.step),
         ("crossmesh.science", "crossmesh.system"),
         (
-            line("Loss by tokens", "train/loss", "train/tokens"),
+            line("Loss by tokens", FINAL_LOSS.step, TOKENS.step),
             bar("Tokens/s", _SPEED),
             parallel("Tokens/s by mesh and micro-batch", _MESH, (_SPEED,)),
             scatter("Cost by quality: USD and final loss", _USD, _LOSS),
-            line("Tokens/s by step", "train/tokens_per_s"),
-            line("Gradient norm by tokens", "train/grad_norm", "train/tokens"),
+            line("Tokens/s by step", TOKENS_PER_S.step),
+            line("Gradient norm by tokens", GRAD_NORM.step, TOKENS.step),
         ),
     ),
     View(

@@ -4,8 +4,23 @@ from dataclasses import fields
 from typing import Any
 
 from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.metrics import (
+    FINAL_LOSS,
+    GRAD_NORM,
+    LEARNING_RATE,
+    LOSS_TOKENS,
+    MISSING_SLICES,
+    PACKING_EFFICIENCY,
+    PADDED_TOKENS_PER_S,
+    RENTED,
+    SLICES,
+    TOKENS,
+    TOKENS_PER_S,
+    USD,
+    WALL_CLOCK,
+    added_totals,
+)
 from crossmesh.plan.training.forecast import Forecast
-from crossmesh.track.repeats import STEADY_MISSING
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import Event, LoadEvent, OnEvent, StepEvent, SystemEvent
 from crossmesh.train.launch import TrainResult
@@ -40,15 +55,15 @@ class TrialLog:
         """Log a step; what the run has already is not logged again."""
         self._tokens[event.step] = self._tokens[event.step - 1] + event.real_tokens
         values = {
-            "train/loss": event.loss,
-            "train/grad_norm": event.grad_norm,
-            "train/learning_rate": event.learning_rate,
-            "train/tokens": self._tokens[event.step],
-            "train/tokens_per_s": event.tokens_per_s,
-            "train/padded_tokens_per_s": event.padded_tokens_per_s,
-            "train/packing_efficiency": event.packing_efficiency,
-            "train/step_seconds": event.seconds,
-            **({"train/slices": self._slices - event.missing_slices} if self._slices > 1 else {}),
+            FINAL_LOSS.step: event.loss,
+            GRAD_NORM.step: event.grad_norm,
+            LEARNING_RATE.step: event.learning_rate,
+            TOKENS.step: self._tokens[event.step],
+            TOKENS_PER_S.step: event.tokens_per_s,
+            PADDED_TOKENS_PER_S.step: event.padded_tokens_per_s,
+            PACKING_EFFICIENCY.step: event.packing_efficiency,
+            WALL_CLOCK.step: event.seconds,
+            **({SLICES.step: self._slices - event.missing_slices} if self._slices > 1 else {}),
         }
         self._tracker.metrics(self._run_id, values, event.step)
 
@@ -65,15 +80,16 @@ def params_of(spec: ExperimentSpec) -> dict[str, Any]:
 
 
 def totals_of(spec: ExperimentSpec, result: TrainResult, planned: Forecast | None) -> dict[str, float]:
-    """What the whole run measured, and its price at the list's; `report/stored.py` reads it again."""
+    """What the whole run measured, its price at the list's, and what installed packages add; `report/trained_run.py` reads it."""
     price = planned.price if planned else None
     slices = spec.mesh.dcn
-    usd = {"train/usd": price.usd_per_hour * slices * result.rented_s(slices) / 3600} if price else {}
-    return usd | {
-        "train/final_loss": result.final_loss,
-        "train/tokens_per_s_steady": result.tokens_per_s,
-        "train/padded_tokens_per_s_steady": result.padded_tokens_per_s,
-        "train/seconds": result.seconds,
-        "train/loss_tokens": result.loss_tokens,
-        **({"train/rented_seconds": result.rented_s(slices), STEADY_MISSING: result.steady_missing_slices} if slices > 1 else {}),
+    usd = {USD.mlflow: price.usd_per_hour * slices * result.rented_s(slices) / 3600} if price else {}
+    totals = usd | {
+        FINAL_LOSS.mlflow: result.final_loss,
+        TOKENS_PER_S.mlflow: result.tokens_per_s,
+        PADDED_TOKENS_PER_S.mlflow: result.padded_tokens_per_s,
+        WALL_CLOCK.mlflow: result.seconds,
+        LOSS_TOKENS.mlflow: result.loss_tokens,
+        **({RENTED.mlflow: result.rented_s(slices), MISSING_SLICES.mlflow: result.steady_missing_slices} if slices > 1 else {}),
     }
+    return totals | added_totals({**totals, TOKENS.mlflow: float(sum(event.real_tokens for event in result.history))})

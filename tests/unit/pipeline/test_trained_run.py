@@ -11,10 +11,11 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.services import StorageSpec
 from crossmesh.config.training import HardwareSpec
 from crossmesh.errors import InputError
+from crossmesh.metrics import PLANNED_HBM, PLANNED_TOKENS_PER_S
 from crossmesh.pipeline.evaluation import BASE, Evaluation
 from crossmesh.pipeline.experiment import _variants
 from crossmesh.report.charts.runs import rated_runs
-from crossmesh.report.tables.measures import MEASURES, PLANNED_MEMORY, PLANNED_SPEED
+from crossmesh.report.tables.measures import MEASURES
 from crossmesh.report.trained_run import mean_power, training_summary
 from crossmesh.report.variants import Results, RunRecord, TrainingSummary, Variant
 from crossmesh.track.repeats import STEADY_MISSING
@@ -72,7 +73,7 @@ def test_the_report_of_a_pipeline_has_utilization_energy_and_plan(spec: Experime
         mfu=0.4,  # 0.5 at 5,000 tokens a second, of which 4,000 were reached.
         energy_wh=500.0,  # 400 W and 100 W in the mean, for an hour.
     )
-    assert variant.planned == {PLANNED_SPEED: (5000.0, "compiled"), PLANNED_MEMORY: (64.0, "compiled")}
+    assert variant.planned == {PLANNED_TOKENS_PER_S.name: (5000.0, "compiled"), PLANNED_HBM.name: (64.0, "compiled")}
     assert variant.adapter_bytes == 4
     assert json.dumps(variant.load) == "[]"
 

@@ -14,6 +14,7 @@ from statistics import median
 from crossmesh.config.compose import restore_spec
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.errors import CrossmeshError
+from crossmesh.metrics import PACKING_EFFICIENCY, TOKENS, TOKENS_PER_S
 from crossmesh.plan.figures import modelled
 from crossmesh.plan.point import Point, training_point
 from crossmesh.plan.training.lengths import filling
@@ -29,7 +30,7 @@ PLAUSIBLE = (0.5, 4.0)
 """Measured over modelled seconds outside of these are no error of a roofline: something else was measured."""
 _READ = 8
 """Newest runs that are read of each slice, backend, model and kind of work."""
-_RATE, _TOKENS, _EFFICIENCY = "train/tokens_per_s_steady", "train/tokens", "train/packing_efficiency"
+_RATE, _TOKENS, _EFFICIENCY = TOKENS_PER_S.mlflow, TOKENS.mlflow, PACKING_EFFICIENCY.step
 
 
 @dataclass(frozen=True)

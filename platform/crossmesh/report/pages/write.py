@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.files import write_text
+from crossmesh.metrics import FINAL_LOSS, LOSS_TOKENS, MEASURED, TOKENS_PER_S
 from crossmesh.report.findings import answer, findings, headline
 from crossmesh.report.gate.comparable import Comparison, compare
 from crossmesh.report.pages.html import render_html
 from crossmesh.report.pages.markdown import render_markdown
-from crossmesh.report.tables.cells import MEASURED, MISSING
+from crossmesh.report.tables.cells import MISSING
 from crossmesh.report.tables.examples import by_kind, examples
 from crossmesh.report.tables.quantity import Quantity
 from crossmesh.report.tables.sheets import Computed, computed
@@ -22,11 +23,11 @@ HTML_NAME, MARKDOWN_NAME, JSON_NAME = "report.html", "report.md", "report.json"
 UNITS = {
     "pass_at_1": "share of problems, 0 to 1",
     "n": "problems",
-    "final_loss": "nats per loss token",
-    "tokens_per_s": "real tokens per second, padding not counted",
+    FINAL_LOSS.name: "nats per loss token",
+    TOKENS_PER_S.name: "real tokens per second, padding not counted",
     "seconds": "seconds of wall clock over all steps, compilation included",
     "tokens": "real tokens",
-    "loss_tokens": "tokens under the loss mask",
+    LOSS_TOKENS.name: "tokens under the loss mask",
     "adapter_bytes": "bytes",
 }
 
@@ -155,13 +156,13 @@ def _variant_json(variant: Variant, *, timed: bool) -> dict[str, Any]:
         "pass_at_1_interval": [score.low, score.high] if score else None,
         "n": score.problems if score else None,
         "splits": _splits_json(variant.scores),
-        "final_loss": finite(training.final_loss) if training else None,
+        FINAL_LOSS.name: finite(training.final_loss) if training else None,
         "losses": [[step, finite(loss)] for step, loss in training.losses] if training else None,
         **({"emulated": True} if variant.emulated or variant.serving_emulated else {}),
-        "tokens_per_s": finite(training.tokens_per_s) if training and timed else None,
+        TOKENS_PER_S.name: finite(training.tokens_per_s) if training and timed else None,
         "seconds": finite(training.seconds) if training and timed else None,
         "tokens": training.tokens if training else None,
-        "loss_tokens": training.loss_tokens if training else None,
+        LOSS_TOKENS.name: training.loss_tokens if training else None,
         "adapter_bytes": variant.adapter_bytes,
         "repeats": [asdict(one) for one in variant.repeats],
         "load": list(variant.load),

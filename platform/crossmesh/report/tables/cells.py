@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from functools import lru_cache
 
-MEASURED, COMPILED, MODELLED, PUBLISHED, DERIVED = "measured", "compiled", "modelled", "published", "measured x published"
+from crossmesh.metrics import COMPILED, DERIVED, MEASURED, MODELLED, PUBLISHED
+
 SOURCES = {
     MEASURED: "observed in the run itself",
     COMPILED: "said by a compiler or a trace of the very step",

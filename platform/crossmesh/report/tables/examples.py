@@ -15,7 +15,8 @@ from typing import Any
 
 from crossmesh.evaluate.passk import estimate
 from crossmesh.files import digest_text
-from crossmesh.report.tables.cells import MEASURED, Cell, Column, Table, missing
+from crossmesh.metrics import MEASURED
+from crossmesh.report.tables.cells import Cell, Column, Table, missing
 from crossmesh.report.variants import PRIMARY_SPLIT, Results, Said, Score, Variant, split_name
 
 MOST_VARIANTS = 4

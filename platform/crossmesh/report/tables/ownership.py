@@ -4,12 +4,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from crossmesh import metrics
 from crossmesh.evaluate.estimates import Estimate
-from crossmesh.report.tables.cells import DERIVED, Cell, missing
-from crossmesh.report.tables.quantity import COST, LOWER, NOT_TRAINED, Quantity
+from crossmesh.metrics import DERIVED, LOWER
+from crossmesh.report.tables.cells import Cell, missing
+from crossmesh.report.tables.quantity import COST, NOT_TRAINED, Quantity
 from crossmesh.report.variants import Results, Variant
 
-GOODPUT = "goodput_requests_per_s"
+GOODPUT = metrics.GOODPUT.name
 
 
 @dataclass(frozen=True)

@@ -6,21 +6,32 @@ A cell without a number says why. Total costs are `ownership`'s.
 from collections.abc import Callable, Iterator
 
 from crossmesh.evaluate.estimates import Estimate
-from crossmesh.report.tables.cells import DERIVED, FLAGGED, MEASURED, PUBLISHED, Cell, missing
+from crossmesh.metrics import (
+    DERIVED,
+    GOODPUT,
+    HIGHER,
+    ITL_P99,
+    LOWER,
+    MEASURED,
+    NEITHER,
+    OUTPUT_TOKENS_PER_S,
+    TPOT_P50,
+    TTFT_P50,
+    USD,
+    USD_PER_HOUR,
+    USD_PER_MILLION_OUTPUT_TOKENS,
+    USD_PER_MILLION_TOKENS,
+    Metric,
+)
+from crossmesh.report.tables.cells import FLAGGED, Cell, missing
 from crossmesh.report.tables.measures import training_quantities
-from crossmesh.report.tables.quantity import COST, EVALUATION, HIGHER, LOWER, NEITHER, NOT_EVALUATED, NOT_TRAINED, SERVED, Quantity
+from crossmesh.report.tables.quantity import COST, EVALUATION, NOT_EVALUATED, NOT_TRAINED, SERVED, Quantity
 from crossmesh.report.units import number_text
 from crossmesh.report.variants import Results, Score, ServingCell, Variant, split_name
 
-SERVING: dict[str, tuple[str, str, str, float]] = {
-    "output_tokens_per_s": ("output", "tokens/s", HIGHER, 1.0),
-    "ttft_p50_s": ("first token", "ms, median", LOWER, 1000.0),
-    "tpot_p50_s": ("per further token", "ms, median", LOWER, 1000.0),
-    "itl_p99_s": ("between tokens", "ms, 99th percentile", LOWER, 1000.0),
-    "goodput_requests_per_s": ("goodput", "requests/s within the SLO", HIGHER, 1.0),
-}
-"""Figures of a benchmarked load, as `bench` calls them: name, unit, which way is better, what they are multiplied by."""
-USD_OUTPUT = "usd_per_million_output_tokens"
+SERVING = (OUTPUT_TOKENS_PER_S, TTFT_P50, TPOT_P50, ITL_P99, GOODPUT)
+"""Figures of a benchmarked load that are shown, as `bench` names them."""
+USD_OUTPUT = USD_PER_MILLION_OUTPUT_TOKENS.name
 _METHODS = {"wilson": "Wilson"}
 
 
@@ -66,18 +77,20 @@ def _serving(results: Results) -> Iterator[Quantity]:
     loads = {one.name: one for variant in results.variants for one in variant.serving}
     for load in sorted(loads.values(), key=lambda one: (one.input_tokens, one.output_tokens, one.name)):
         cells = {v.name: next((one for one in v.serving if one.name == load.name), None) for v in results.variants}
-        for key, (label, unit, better, scale) in SERVING.items():
+        for metric in SERVING:
+            key, scale = metric.name, metric.scale
             shown = {name: _serving_cell(key, cell, scale) for name, cell in cells.items()}
             if all(cell.value is None for cell in shown.values()):
                 continue
             sound = {name: Estimate(*cell.figures[key]) for name, cell in cells.items() if cell and key in cell.figures and not cell.flags}
-            yield Quantity(f"{key}/{load.name}", SERVED, label, unit, "", better, "serving", shown, sound, load=load.name)
+            shape = (metric.label, metric.unit, metric.how, metric.better, metric.aspect)
+            yield Quantity(f"{key}/{load.name}", SERVED, *shape, shown, sound, load=load.name)
         usd = {v.name: _output_usd(v, cells[v.name]) for v in results.variants}
         yield Quantity(
             key=f"{USD_OUTPUT}/{load.name}",
             section=SERVED,
-            label="USD per million output tokens",
-            unit="USD",
+            label=USD_PER_MILLION_OUTPUT_TOKENS.label,
+            unit=USD_PER_MILLION_OUTPUT_TOKENS.unit,
             how="",
             better=LOWER,
             aspect="serving",
@@ -106,27 +119,28 @@ def _serving_cell(key: str, cell: ServingCell | None, scale: float) -> Cell:
 def _output_usd(variant: Variant, cell: ServingCell | None) -> float | str:
     """USD of a million output tokens at this load, or why there is none."""
     figures = cell.figures if cell else {}
-    if "output_tokens_per_s" not in figures or figures["output_tokens_per_s"][0] <= 0:
+    if OUTPUT_TOKENS_PER_S.name not in figures or figures[OUTPUT_TOKENS_PER_S.name][0] <= 0:
         return "no output rate at this load"
     if variant.serving_rent.usd_per_hour is None:
         return variant.serving_rent.why
-    return variant.serving_rent.usd_per_hour / 3600 / figures["output_tokens_per_s"][0] * 1e6
+    return variant.serving_rent.usd_per_hour / 3600 / figures[OUTPUT_TOKENS_PER_S.name][0] * 1e6
 
 
 def _cost(results: Results) -> Iterator[Quantity]:
-    def one(key: str, label: str, how: str, better: str, of: Callable[[Variant], float | None], source: str) -> Quantity:
+    def one(metric: Metric, of: Callable[[Variant], float | None], how: str = "") -> Quantity:
         known = {v.name: value for v in results.variants if (value := of(v)) is not None}
         why = {v.name: NOT_TRAINED if v.training is None else v.rent.why or "not recorded" for v in results.variants}
         cells = {
-            name: Cell(_usd_text(known[name]), "", source, known[name]) if name in known else missing(reason)
+            name: Cell(_usd_text(known[name]), "", metric.source, known[name]) if name in known else missing(reason)
             for name, reason in why.items()
         }
-        return Quantity(key, COST, label, "USD", how, better, "cost", cells, {name: Estimate(value) for name, value in known.items()})
+        estimates = {name: Estimate(value) for name, value in known.items()}
+        return Quantity(metric.name, COST, metric.label, metric.unit, how or metric.how, metric.better, metric.aspect, cells, estimates)
 
     bases = " / ".join(sorted({v.rent.basis for v in results.variants if v.rent.basis}))
-    yield one("usd_per_hour", "Price of the hardware, an hour", bases, NEITHER, lambda v: v.rent.usd_per_hour, PUBLISHED)
-    yield one("usd", "Cost of the run", "price times the time of all steps", LOWER, lambda v: v.usd, DERIVED)
-    yield one("usd_per_million_tokens", "Cost of a million tokens", "real tokens trained on", LOWER, _per_million, DERIVED)
+    yield one(USD_PER_HOUR, lambda v: v.rent.usd_per_hour, bases)
+    yield one(USD, lambda v: v.usd)
+    yield one(USD_PER_MILLION_TOKENS, _per_million)
 
 
 def _per_million(variant: Variant) -> float | None:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from crossmesh.evaluate.estimates import Estimate
+from crossmesh.metrics import FINAL_LOSS
 from crossmesh.report.tables.cells import Cell
 
-HIGHER, LOWER, NEITHER = "higher", "lower", ""
 TRAINING, EVALUATION, SERVED, COST = "training", "evaluation", "serving", "cost"
-LOSS = "final_loss"
+LOSS = FINAL_LOSS.name
 """Key of the loss, whose differences are nats."""
 NOT_TRAINED, NOT_EVALUATED = "not trained", "not evaluated"
 

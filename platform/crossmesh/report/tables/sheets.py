@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from crossmesh.metrics import HIGHER, NEITHER
 from crossmesh.report.gate.comparable import Comparison
 from crossmesh.report.tables.cells import BEST, Cell, Column, Table, missing
 from crossmesh.report.tables.examples import by_kind
 from crossmesh.report.tables.ownership import break_evens, ownership
 from crossmesh.report.tables.quantities import quantities
-from crossmesh.report.tables.quantity import COST, EVALUATION, HIGHER, NEITHER, NOT_TRAINED, SERVED, TRAINING, Quantity
+from crossmesh.report.tables.quantity import COST, EVALUATION, NOT_TRAINED, SERVED, TRAINING, Quantity
 from crossmesh.report.variants import Results, Variant
 from crossmesh.report.winners import ONE_RUN, SHOWN, SINGLE, Winner, winners
 

@@ -32,6 +32,7 @@ from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.config.training import HardwareSpec, MeshSpec
 from crossmesh.console import Stage
 from crossmesh.files import digest_text, write_json
+from crossmesh.metrics import FINAL_LOSS, PADDED_TOKENS_PER_S, TOKENS_PER_S
 from crossmesh.track.client import tracking_place
 from crossmesh.track.flatten import flatten
 from crossmesh.track.provenance import gather_provenance
@@ -41,7 +42,7 @@ from crossmesh.track.tracker import Tracker
 _BATCH = 32
 _RATES = 7
 _SPEEDS = 53
-_LOSS, _SPEED, _PADDED = "train/loss", "train/tokens_per_s", "train/padded_tokens_per_s"
+_LOSS, _SPEED, _PADDED = FINAL_LOSS.step, TOKENS_PER_S.step, PADDED_TOKENS_PER_S.step
 _BESIDE = f"adapter/{TRAINED_RECORD}"
 _COPIED = ("params", "tags", "metrics", "latest_metrics")
 

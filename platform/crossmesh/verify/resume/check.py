@@ -12,6 +12,7 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.services import TrackingSpec
 from crossmesh.config.training import BACKENDS, BackendSpec, BatchSpec, CheckpointSpec, DataSpec, ModelSpec, OptimSpec, PackingSpec
 from crossmesh.console import Console, Stage
+from crossmesh.metrics import FINAL_LOSS
 from crossmesh.train.events import Event, StepEvent, WarningEvent
 from crossmesh.verify.result import CheckResult, Limit
 from crossmesh.verify.resume.job import TrainingJob, flip_a_bit, step_of
@@ -46,7 +47,7 @@ def judge(measured: Mapping[str, Mapping[str, Any]]) -> CheckResult:
             "adapters_that_differ": int(result["adapter"] != plain["adapter"]),
             "metrics_that_differ": len(set(result["metrics"]) ^ set(plain["metrics"])),
             "metric_steps_lost_or_twice": lost_or_twice(result["metrics"], STEPS) + lost_or_twice(plain["metrics"], STEPS),
-            "logged_losses_that_differ": differing([value for _, value in result["metrics"].get("train/loss", ())], plain["losses"]),
+            "logged_losses_that_differ": differing([value for _, value in result["metrics"].get(FINAL_LOSS.step, ())], plain["losses"]),
             "continued_elsewhere": abs(result["started_at"][-1] - 1 - found["sound_checkpoint"]),
         }
         limits += [Limit(f"{backend}.{name}", count, 0) for name, count in counts.items()]
