@@ -139,7 +139,7 @@ def test_micro_batch_is_a_ranks_whole_share_unless_named(hardware, micro, accumu
 @pytest.mark.parametrize(
     ("overrides", "parts"),
     [
-        (("packing=step", "packing.length=128", "data.max_length=256"), ["packing.length=128", "data.max_length=256", "has no place"]),
+        (("packing=step", "packing.length=128", "data.max_length=256"), ["packing.length=128", "data.max_length=256", "does not fit"]),
         (("lora=none", "model.quantization=nf4"), ["model.quantization=nf4", "lora.rank=0", "cannot be trained"]),
         (("lora=none", "lora.dropout=0.1"), ["lora.dropout=0.1", "lora.rank=0"]),
         (("backend=jax", "backend.compile=layer"), ["backend.compile=layer", "always compiles the whole step", "Allowed with jax: none"]),
