@@ -17,7 +17,7 @@ COMPILE := $(BIN)/uv pip compile pyproject.toml --quiet --no-header --generate-h
 	--override requirements/overrides.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install tools browser demo compiler harness check docs test test-full test-gpu test-tpu lint format lock ui clean
+.PHONY: help install tools browser demo compiler harness check docs test test-full canary test-gpu test-tpu lint format lock ui clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 20
@@ -61,6 +61,9 @@ $(DOCS): requirements/docs.txt
 test-full: TEST_JOBS = 3
 test-full: install tools browser compiler harness $(DOCS) ## Everything: also faults, sweeps and redeploys, at most 60 minutes on 2 cores
 	$(PYTEST) -m "not gpu and not tpu"
+
+canary: install ## Try the private parts of other libraries that we touch on their newest releases
+	$(BIN)/python tests/canary/newest.py $(LIBRARIES)
 
 test-gpu: install .gpu/.installed ## Tests that need an NVIDIA GPU of this machine
 	CROSSMESH_PYTHON_TRAIN_TORCH="$${CROSSMESH_PYTHON_TRAIN_TORCH:-$(CURDIR)/.gpu/bin/python}" $(BIN)/python -m pytest -m gpu tests/hardware
@@ -136,4 +139,4 @@ lock: install ## Compile requirements/*.txt again from pyproject.toml
 		--python-platform $(PLATFORM) --python-version 3.11 -o requirements/plan-tpu.txt
 
 clean: ## Remove the environment, the compiler and what this checkout wrote (not the storage root)
-	rm -rf .venv .compiler .harness .docs .gpu .tpu outputs site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .compiler .harness .canary .docs .gpu .tpu outputs site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
