@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -174,24 +175,34 @@ def test_hardware_that_is_asked_for_is_waited_for_and_looked_at(doctor: Doctor) 
     assert [node["title"] for node in found["nodes"] if "TPU v6e-8, host 0 of slice slice-c" in node["title"]]
 
 
-def test_a_node_that_does_not_answer_is_a_finding(doctor: Doctor) -> None:
-    """Last: Ray takes a node that stands still for dead after a while."""
+@contextmanager
+def standing_still(doctor: Doctor) -> Iterator[None]:
+    """A node that answers nothing. Tests of it are the last: Ray takes it for dead after a while."""
     raylet = doctor.cluster.add(EmulatedNode({"stuck": 1}, num_cpus=1))
     os.kill(raylet, signal.SIGSTOP)
     try:
-        code, found, _ = doctor.run("node_timeout_s=15")
-        job = doctor.start("node_timeout_s=300")
-        for line in job.stderr:
-            if "nodes" in line and "/" in line:
-                break
-        job.send_signal(signal.SIGINT)
-        job.communicate(timeout=100)
-        assert job.returncode == 130
+        yield
     finally:
         os.kill(raylet, signal.SIGCONT)
+
+
+def test_a_node_that_does_not_answer_is_a_finding(doctor: Doctor) -> None:
+    with standing_still(doctor):
+        code, found, _ = doctor.run("node_timeout_s=15")
     assert code == 1
     (stuck,) = [node for node in found["nodes"] if "1 CPUs" in node["title"]]
     (one,) = stuck["findings"]
     assert (one["name"], one["status"]) == ("node", "fault")
     assert "no answer from head within 15 s" in one["found"]
     assert one["mend"].startswith(f"ray logs cluster --node-id {stuck['id']}")
+
+
+def test_an_interrupt_ends_the_wait_for_a_node(doctor: Doctor) -> None:
+    with standing_still(doctor):
+        job = doctor.start("node_timeout_s=300")
+        for line in job.stderr:
+            if "nodes" in line and "/" in line:
+                break
+        job.send_signal(signal.SIGINT)
+        job.communicate(timeout=100)
+    assert job.returncode == 130

@@ -31,7 +31,7 @@ VARIABLES = {
     "AUTOSCALER_NODE_SSH_INTERVAL_S": "1",
     "AUTOSCALER_UPDATE_INTERVAL_S": "1",
     "AUTOSCALER_NODE_START_WAIT_S": "10",
-    "RAY_AUTOSCALER_RECONCILE_ALLOCATE_STATUS_TIMEOUT_S": "20",
+    "RAY_AUTOSCALER_RECONCILE_ALLOCATE_STATUS_TIMEOUT_S": "90",
 }
 PATIENCE_S = 600
 """Two nodes come up and two jobs import JAX and torch at once: minutes on two cores that others use too."""
