@@ -25,6 +25,8 @@ def facts_of(wheel: Path) -> dict[str, Any]:
         "speculative": sorted(_methods(_function(runner, "_init_speculative_decoding"))),
         "cache_dtypes": sorted(_assigned(utils, "_DTYPE_STR_ALIAS_TO_JAX_DTYPE")),
         "chips_of_one_device": sorted(_chips_of_one_device(_function(info, "get_num_cores_per_chip"))),
+        "device_names": sorted(_returned(_function(platform, "get_device_name"))),
+        "device_memory": ast.unparse(_function(platform, "get_device_total_memory").body[-1]),
         "refuses_seeds": "JAX does not support per-request seed." in _strings(_function(platform, "validate_request")),
     }
 
@@ -88,6 +90,11 @@ def _chips_of_one_device(function: ast.FunctionDef) -> tuple[str, ...]:
         ]:
             return tuple(ast.literal_eval(names))
     raise AssertionError("get_num_cores_per_chip is another")
+
+
+def _returned(function: ast.FunctionDef) -> Iterator[str]:
+    """What the function returns, as source code."""
+    return (ast.unparse(node.value) for node in ast.walk(function) if isinstance(node, ast.Return) and node.value)
 
 
 def _strings(function: ast.FunctionDef) -> set[Any]:

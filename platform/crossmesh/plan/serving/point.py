@@ -13,8 +13,11 @@ from crossmesh.plan.model import PlannedModel, find_architecture, planned_model
 from crossmesh.plan.point import WIDTHS
 
 _GIB = 1 << 30
-_TPU_STEP_TOKENS = {"v4": 2048, "v5e": 512, "v5p": 256, "v6e": 1024, "v7x": 2048}
-"""Of v4 and v7x vLLM has no figure of its own and takes that of a device without a known memory."""
+_TPU_STEP_TOKENS = 2048
+"""vLLM has figures for "V6E", "V5E" and "V5P", but tpu-inference 0.32.0 names chips otherwise ("TPU v6e") and does not tell their memory:
+every TPU gets the default of a device of unknown memory (`tests/integration/test_tpu_wheel.py`)."""
+_TPU_CHIPS = ("v4", "v5e", "v5p", "v6e", "v7x")
+"""Those that tpu-inference has been read for."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +96,12 @@ def default_step_tokens(spec: ExperimentSpec) -> int:
         case Cpu():
             return min(2048 * spec.serve.tp, most)
         case Tpu():
-            if device.chip not in _TPU_STEP_TOKENS:
+            if device.chip not in _TPU_CHIPS:
                 raise InputError(
                     f"serve.max_num_batched_tokens=0 on {device.chip}: what the engine computes in one step there is not known. Known: "
-                    f"{', '.join(_TPU_STEP_TOKENS)}. Set serve.max_num_batched_tokens."
+                    f"{', '.join(_TPU_CHIPS)}. Set serve.max_num_batched_tokens."
                 )
-            return min(_TPU_STEP_TOKENS[device.chip], most)
+            return min(_TPU_STEP_TOKENS, most)
         case Gpu():
             memory = spec.hardware.slice.figures.hbm_bytes
             if memory >= 160 * _GIB:

@@ -120,7 +120,7 @@ def test_vllms_defaults_of_a_step() -> None:
         spec = ExperimentSpec(hardware=HardwareSpec(name=hardware), serve=ServeSpec(max_model_len=16384, max_num_seqs=64))
         found[hardware] = default_step_tokens(spec)
     assert found == {
-        "tpu_v6e_8": 1024, "tpu_v5p_8": 256, "tpu_v4_8": 2048, "gpu_2xh100": 8192, "gpu_8xa100_80": 2048, "gpu_8xb200": 16384,
+        "tpu_v6e_8": 2048, "tpu_v5p_8": 2048, "tpu_v4_8": 2048, "gpu_2xh100": 8192, "gpu_8xa100_80": 2048, "gpu_8xb200": 16384,
     }  # fmt: skip
     assert default_step_tokens(ExperimentSpec(hardware=HardwareSpec(name="gpu_2xh100"))) == 16 * 512
 

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +172,14 @@ def test_evaluations_leave_out_the_seed_that_the_engine_refuses(facts: dict[str,
         {"error": {"message": "JAX does not support per-request seed.", "type": "BadRequestError", "param": None, "code": 400}}
     )
     assert refused_parameter(body.encode(), {"temperature": 0.8, "max_tokens": 16, "seed": 7}) == "seed"
+
+
+def test_no_chip_has_a_name_for_which_vllm_knows_step_tokens(facts: dict[str, Any]) -> None:
+    """Hence `plan.serving.point` plans with the default of a device of unknown memory on every TPU."""
+    vllm = find_spec("vllm")
+    assert vllm is not None
+    assert vllm.origin is not None
+    known = re.findall(r'chip_name == "(\w+)"', (Path(vllm.origin).parent / "engine" / "arg_utils.py").read_text())
+    assert known == ["V6E", "V5E", "V5P"]
+    assert all(name.strip("f'").startswith("TPU") for name in facts["device_names"])
+    assert facts["device_memory"] == "raise NotImplementedError"
