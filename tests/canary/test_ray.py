@@ -65,11 +65,13 @@ def test_session_folder(running_ray):
     assert (folder / "logs" / "gcs_server.out").exists()
 
 
-def test_cluster_status(running_ray):
+def test_cluster_status(running_ray, says):
     reply, report = ray_core.cluster_status(ray.get_runtime_context().gcs_address, 5.0)
     (node,) = GetClusterStatusReply.FromString(reply).cluster_resource_state.node_states
     assert dict(node.total_resources)["CPU"] >= 2
-    assert report is None or b"autoscaler_report" in report
+    assert report is None or b"load_metrics_report" in report  # The rest is there once the monitor has looked a second time.
+    says("ray.autoscaler._private.monitor", '"autoscaler_report"')
+    says("ray.autoscaler._private.autoscaler", "node_type_mapping")
 
 
 def test_nodes(running_ray):
