@@ -12,7 +12,7 @@ from crossmesh.evaluate.examined import engine_of, surroundings_of
 from crossmesh.files import write_json
 from crossmesh.models.weights.fetch import MANIFEST
 from crossmesh.models.weights.random_weights import architecture_config
-from crossmesh.serve.adapters import ServedBase
+from crossmesh.serve.adapters import ServedAdapter, ServedBase
 from crossmesh.serve.fingerprint import EngineFacts, fingerprint
 from crossmesh.serve.record import engine_record, server_record
 from crossmesh.serve.vllm.options import service_limits
@@ -73,3 +73,10 @@ def test_limits_are_part_of_a_server_and_not_of_how_it_answers(base: ServedBase)
         assert surroundings_of(other)["limits"] != surroundings_of(plain)["limits"]
         assert engine_record(settings(base, **limit)) == engine_record(settings(base))
         assert server_record(settings(base, **limit)) != server_record(settings(base))
+
+
+def test_records_keep_the_name_that_the_worker_had_when_they_began(base: ServedBase) -> None:
+    """Else an engine would differ from itself as soon as its code moved."""
+    served = engine_settings(ExperimentSpec(), base, (ServedAdapter("a", Path("/forms/a"), 8),))
+    assert engine_record(served)["arguments"]["worker_cls"] == "crossmesh.serve.lora_cpu_vllm.Worker"
+    assert served.engine_kwargs["worker_cls"] == "crossmesh.serve.vllm.lora_cpu_vllm.Worker"

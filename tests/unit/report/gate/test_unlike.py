@@ -17,7 +17,7 @@ from crossmesh.bench.cells import cells_of
 from crossmesh.bench.load import Target
 from crossmesh.bench.store import identity_of
 from crossmesh.config import fingerprint
-from crossmesh.config.classes import EXAMINATION, KEY_CLASSES, PROVENANCE, SCIENCE, SYSTEM
+from crossmesh.config.classes import EVALUATION, KEY_CLASSES, PROVENANCE, SCIENCE, SYSTEM
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.fingerprint import Record, digest_of, trained_record
 from crossmesh.config.training import ModelSpec
@@ -343,7 +343,7 @@ class World:
         said = {
             SCIENCE: prepared.science.contents,
             SYSTEM: prepared.system.contents,
-            EXAMINATION: examination,
+            EVALUATION: examination,
             PROVENANCE: _flat(params_of(spec), emulated=False),
         }
         return {scope: canonical_json(value) for scope, value in said.items()}
@@ -405,7 +405,7 @@ def test_a_key_shows_in_the_records_of_its_classes_and_in_no_other(key: str, wor
     change = OTHERS[key]
     first = {} if change.first is None else {key: change.first}
     one, other = (world.records(world.spec(change.beside, values)) for values in (first, {key: change.value, **change.together}))
-    shown = {scope for scope in (SCIENCE, SYSTEM, EXAMINATION) if one[scope] != other[scope]}
+    shown = {scope for scope in (SCIENCE, SYSTEM, EVALUATION) if one[scope] != other[scope]}
     assert shown == {*KEY_CLASSES[key]} - {PROVENANCE}
     # Whatever a key decides, the run's parameters say it.
     params = [
@@ -444,7 +444,7 @@ def test_science_has_what_the_model_sees(change: Callable[[Path], None], where: 
     shutil.copytree(world.plain, tmp_path / "model")
     change(tmp_path / "model")
     one, other = (world.records(world.spec({"model.weights": str(folder)})) for folder in (world.plain, tmp_path / "model"))
-    assert {scope for scope in (SCIENCE, SYSTEM, EXAMINATION) if one[scope] != other[scope]} == where
+    assert {scope for scope in (SCIENCE, SYSTEM, EVALUATION) if one[scope] != other[scope]} == where
 
 
 def test_a_limit_that_no_row_reaches_is_no_science(world: World) -> None:
@@ -476,7 +476,7 @@ def test_what_judges_is_part_of_how_a_model_was_examined(part: str, world: World
     else:
         monkeypatch.setattr(judging, "simulator_version", lambda: "Icarus Verilog 12")
     other = world.records(world.spec())
-    assert {scope for scope in one if one[scope] != other[scope]} == {EXAMINATION}
+    assert {scope for scope in one if one[scope] != other[scope]} == {EVALUATION}
 
 
 def test_a_testbench_is_part_of_how_a_model_was_examined(world: World, tmp_path: Path) -> None:
@@ -485,7 +485,7 @@ def test_a_testbench_is_part_of_how_a_model_was_examined(world: World, tmp_path:
     _rewrite(bench, lambda text: text + "// Another check.\n")
     both = (world.folder / "verilog", tmp_path / "verilog")
     one, other = (world.records(world.spec({"eval.task": "verilog_eval", "eval.path": str(folder)})) for folder in both)
-    assert {scope for scope in (SCIENCE, SYSTEM, EXAMINATION) if one[scope] != other[scope]} == {EXAMINATION}
+    assert {scope for scope in (SCIENCE, SYSTEM, EVALUATION) if one[scope] != other[scope]} == {EVALUATION}
 
 
 SAID = {
@@ -528,8 +528,8 @@ def test_emulated_hardware_shows_in_system_and_in_the_server(world: World, monke
     one = world.records(world.spec(rented))
     monkeypatch.setenv("CROSSMESH_EMULATE", "1")
     other = world.records(world.spec(rented))
-    assert {scope for scope in (SCIENCE, SYSTEM, EXAMINATION) if one[scope] != other[scope]} == {SYSTEM, EXAMINATION}
-    assert json.loads(other[EXAMINATION])["server"]["emulated"] is True
+    assert {scope for scope in (SCIENCE, SYSTEM, EVALUATION) if one[scope] != other[scope]} == {SYSTEM, EVALUATION}
+    assert json.loads(other[EVALUATION])["server"]["emulated"] is True
 
 
 RECORDS = (Record({"optimizer": {"learning_rate": 2e-4}}), Record({"backend": "torch"}))
