@@ -26,7 +26,7 @@ def test_batch_ways_are_data_times_fsdp():
 
 @pytest.mark.parametrize(
     ("sizes", "devices", "parts"),
-    [((-1, -1, 1), 4, ["mesh.data", "mesh.fsdp"]), ((1, -1, 3), 4, ["3", "4 devices"]), ((1, 2, 1), 4, ["2 places", "4 devices"])],
+    [((-1, -1, 1), 4, ["mesh.data", "mesh.fsdp"]), ((1, -1, 3), 4, ["3", "4 devices"]), ((1, 2, 1), 4, ["2 positions", "4 devices"])],
 )
 def test_refuses(sizes, devices, parts):
     with pytest.raises(InputError) as caught:
