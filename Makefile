@@ -9,7 +9,7 @@ DOCS := .docs/.installed
 HARDWARE ?=
 UV_VERSION := $(shell sed -n 's/^uv==\([0-9.]*\).*/\1/p' requirements/cpu.txt)
 TORCH_VERSION := $(shell sed -n 's/^torch==\([0-9.]*\)$$/\1/p' requirements/overrides-cpu.txt)
-# Test files run side by side in so many processes; a file stays in one. Short files, those of units, run last: no process ends alone.
+# Test files run side by side in so many processes; a file stays in one. Units run last, so that no process ends alone.
 TEST_JOBS ?= 2
 PYTEST = $(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 PLATFORM := x86_64-manylinux_2_31
@@ -57,8 +57,6 @@ $(DOCS): requirements/docs.txt
 	$(BIN)/uv pip install --quiet --python .docs/bin/python --no-deps --require-hashes --compile-bytecode -r requirements/docs.txt
 	@touch $@
 
-# Many of its tests wait for nodes that come and go.
-test-full: TEST_JOBS = 3
 test-full: install tools browser compiler harness $(DOCS) ## Everything: also faults, sweeps and redeploys, at most 60 minutes on 2 cores
 	$(PYTEST) -m "not gpu and not tpu"
 
