@@ -97,7 +97,7 @@ def test_a_gguf_that_would_come_out_wrong_is_refused(tmp_path: Path, fields: dic
     with pytest.raises(InputError, match=named):
         convert_gguf(path, tmp_path)
     path.write_bytes(b"not a model")
-    with pytest.raises(InputError, match="no readable GGUF"):
+    with pytest.raises(InputError, match="not a readable GGUF"):
         convert_gguf(path, tmp_path)
 
 
