@@ -159,7 +159,7 @@ def added_metrics() -> tuple[Metric, ...]:
 
     Raises `InputError` for an entry point that is no `Metric` with a `compute`, and for a name or MLflow key that is taken.
     """
-    registry, keys, added = Registry[Metric](GROUP, "metric", {}), {one.mlflow for one in DECLARED.values()}, []
+    registry, keys, added = Registry[Metric](GROUP, "metric", {}), {key for one in DECLARED.values() for key in (one.mlflow, one.step)}, []
     for name in registry.names:
         metric = registry.load(name)
         if not isinstance(metric, Metric) or metric.compute is None:
@@ -172,6 +172,20 @@ def added_metrics() -> tuple[Metric, ...]:
 
 
 def added_totals(totals: Mapping[str, float]) -> dict[str, float]:
-    """The finite values of added metrics by MLflow key, computed from the final values of a run by theirs."""
-    values = {one.mlflow: one.compute(totals) for one in added_metrics() if one.compute}
-    return {key: float(value) for key, value in values.items() if value is not None and isfinite(value)}
+    """The finite values of added metrics by MLflow key, computed from the final values of a run by theirs.
+
+    Raises `InputError` when a metric cannot be computed from them.
+    """
+    values = {one.mlflow: _computed(one, totals) for one in added_metrics()}
+    return {key: value for key, value in values.items() if value is not None and isfinite(value)}
+
+
+def _computed(metric: Metric, totals: Mapping[str, float]) -> float | None:
+    try:
+        value = metric.compute(totals) if metric.compute else None
+        return None if value is None else float(value)
+    except Exception as error:
+        raise InputError(
+            f"The metric {metric.name!r} of an installed package could not be computed ({type(error).__name__}: {error}). The training is "
+            "stored: repair or uninstall that package, and run the same command again."
+        ) from error

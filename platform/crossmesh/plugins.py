@@ -2,8 +2,8 @@
 
 A package adds one to its `pyproject.toml`, and it is there wherever that package is installed:
 
-    [project.entry-points."crossmesh.objectives"]
-    my_objective = "my_package.objective:MyObjective"
+    [project.entry-points."crossmesh.metrics"]
+    joules = "my_package.energy:JOULES_PER_TOKEN"
 """
 
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ class Registry(Generic[T]):
     """Implementations of one interface, by name; each is imported when it is first asked for.
 
     Attributes:
-        group: entry-point group that other packages add to, e.g. `crossmesh.objectives`.
-        kind: what one of them is called in messages, e.g. `objective`.
+        group: entry-point group that other packages add to, e.g. `crossmesh.metrics`.
+        kind: what one of them is called in messages, e.g. `metric`.
         builtin: `module:attribute` of those of crossmesh, by name.
     """
 

@@ -37,10 +37,10 @@ def test_lists_of_tensors():
     assert [float(norm) for norm in torch_core.norms_of([torch.tensor([3.0, 4.0])])] == [5.0]
 
 
-def test_divided_like():
+def test_sharded_like():
     with tracing_torch.fake_process_group(2):
         like = DTensor.from_local(torch.zeros(2, 3), init_device_mesh("cpu", (2,)), [Shard(0)])
-        part = torch_core.divided_like(torch.ones(2, 3), like)
+        part = torch_core.sharded_like(torch.ones(2, 3), like)
         assert part.shape == (4, 3)
         assert part.placements == (Shard(0),)
         assert part.to_local().sum() == 6

@@ -12,7 +12,7 @@ import crossmesh
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.services import StorageSpec
 from crossmesh.errors import InputError
-from crossmesh.metrics import DECLARED, FINAL_LOSS, TOKENS, TOKENS_PER_S, WALL_CLOCK, added_metrics
+from crossmesh.metrics import DECLARED, FINAL_LOSS, TOKENS, TOKENS_PER_S, WALL_CLOCK, added_metrics, added_totals
 from crossmesh.report.pages.write import make_report
 from crossmesh.report.regression import judge
 from crossmesh.report.trained_run import training_summary
@@ -32,6 +32,8 @@ def joules(totals):
 HOW = "at the rated power of a chip"
 JOULES = Metric("joules_per_token", "Energy of a token", "J/token", HOW, LOWER, "train/joules_per_token", compute=joules)
 TAKEN = Metric("tokens_per_s", "Speed", "tokens/s", mlflow="train/other", compute=joules)
+TAKEN_STEP = Metric("other", "Speed", "tokens/s", mlflow="train/tokens_per_s", compute=joules)
+BROKEN = Metric("broken", "Broken", "J", mlflow="train/broken", compute=lambda totals: totals["train/nothing"])
 """
 
 
@@ -90,6 +92,7 @@ def test_without_such_a_package_nothing_is_added(tmp_path: Path) -> None:
     ("value", "said"),
     [
         ("watts_of_a_test:TAKEN", r"The metric 'tokens_per_s' \(train/other\) of an installed package exists already"),
+        ("watts_of_a_test:TAKEN_STEP", r"The metric 'other' \(train/tokens_per_s\) of an installed package exists already"),
         ("watts_of_a_test:joules", "has the wrong type: expected a Metric with `compute`"),
         ("no_such_module_of_ours:JOULES", "cannot be imported"),
     ],
@@ -98,6 +101,12 @@ def test_what_a_package_declares_is_checked(installed: Callable[[str], None], va
     installed(value)
     with pytest.raises(InputError, match=said):
         added_metrics()
+
+
+def test_one_that_cannot_be_computed_is_named(installed: Callable[[str], None]) -> None:
+    installed("watts_of_a_test:BROKEN")
+    with pytest.raises(InputError, match=r"The metric 'broken' .* could not be computed \(KeyError: 'train/nothing'\).*run the same"):
+        added_totals({})
 
 
 def test_keys_of_mlflow_stay_as_they_were() -> None:

@@ -1,4 +1,4 @@
-"""torch: operations on lists of tensors, operations that its own code chooses, layouts of divided tensors, the compiler."""
+"""torch: operations on lists of tensors, operations that its own code chooses, placements of sharded tensors, the compiler."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,8 +33,8 @@ def norms_of(tensors: Sequence[Tensor]) -> list[Tensor]:
     return norms
 
 
-def divided_like(values: Tensor, like: DTensor) -> DTensor:
-    """Return `values`, on whatever device, as this rank's part of a whole that is divided as `like` is."""
+def sharded_like(values: Tensor, like: DTensor) -> DTensor:
+    """Return `values`, on whatever device, as this rank's part of a tensor that is sharded as `like` is."""
     return DTensor(values, member("torch", like, "_spec"), requires_grad=False)
 
 

@@ -83,16 +83,16 @@ def _local_gradients(head: LossHead, hidden: Any, weight: Any, targets: Any, mas
 
     def body(index: Any, carry: Any) -> Any:
         total, of_hidden, of_weight = carry
-        places, mask, logits, picked = rows.block(index)
+        positions, mask, logits, picked = rows.block(index)
         nll, normalizer = _nll(logits, picked, mask)
         dlogits = (jnp.exp(logits - normalizer[:, None]) - picked) * mask[:, None]
         if head.cap:
             # d tanh: 1 - tanh^2, with tanh = capped logits / cap.
             dlogits = dlogits * (1 - jnp.square(logits / head.cap))
         dlogits = dlogits.astype(weight.dtype)
-        of_hidden = of_hidden.at[places].add(jnp.dot(dlogits, weight, preferred_element_type=jnp.float32))
+        of_hidden = of_hidden.at[positions].add(jnp.dot(dlogits, weight, preferred_element_type=jnp.float32))
         if of_weight is not None:
-            of_weight = of_weight + jnp.dot(dlogits.T, rows.hidden[places], preferred_element_type=jnp.float32)
+            of_weight = of_weight + jnp.dot(dlogits.T, rows.hidden[positions], preferred_element_type=jnp.float32)
         return total + nll, of_hidden, of_weight
 
     of_weight = jnp.zeros(weight.shape, jnp.float32) if head.train_weight else None
@@ -120,12 +120,12 @@ class _Rows:
     def block(self, index: Any) -> tuple[Any, Any, Any, Any]:
         """Places of block `index`, which of them carry loss, their logits [block, V of this device], and where the target is in them."""
         size, width = self._head.block, self._weight.shape[0]
-        places = jax.lax.dynamic_slice(self._order, (index * size,), (size,))
+        positions = jax.lax.dynamic_slice(self._order, (index * size,), (size,))
         mask = index * size + jnp.arange(size) < self._count
-        logits = logits_of(self._head.cap, self._weight, self.hidden[places])
+        logits = logits_of(self._head.cap, self._weight, self.hidden[positions])
         tokens = jax.lax.axis_index("tp") * width + jnp.arange(width)
         # A comparison fuses with its neighbours; a one-hot array or a scatter would be stored.
-        return places, mask, logits, tokens[None, :] == self._targets[places][:, None]
+        return positions, mask, logits, tokens[None, :] == self._targets[positions][:, None]
 
 
 def _nll(logits: Any, picked: Any, mask: Any) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter, load, save
 from torch.distributed.tensor import DTensor
 
-from crossmesh.compat.torch_core import copy_all, divided_like
+from crossmesh.compat.torch_core import copy_all, sharded_like
 from crossmesh.errors import CrossmeshError
 from crossmesh.train.backend import Saving
 from crossmesh.train.ranks_torch import Ranks
@@ -36,7 +36,7 @@ class Stored:
 
     def divided(self, values: Tensor) -> Tensor:
         """`values`, on whatever device, as this rank's part of the whole."""
-        return divided_like(values, self.like) if isinstance(self.like, DTensor) else values
+        return sharded_like(values, self.like) if isinstance(self.like, DTensor) else values
 
 
 class StateFiles:

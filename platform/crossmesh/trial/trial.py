@@ -37,6 +37,7 @@ from crossmesh.data.template_date import fixed_date
 from crossmesh.errors import BudgetReachedError, CrossmeshError, InputError
 from crossmesh.files import read_json, write_json
 from crossmesh.hardware.devices import Tpu
+from crossmesh.metrics import added_metrics
 from crossmesh.models.families.registry import read_architecture
 from crossmesh.models.lora import LoraModule, largest_rank
 from crossmesh.models.placement import Placement, place
@@ -151,6 +152,7 @@ def prepare(spec: ExperimentSpec, model: ModelFolder, tracker: Tracker) -> Prepa
 
     Raises `InputError` for data, targets or something to continue from that cannot be, `RejectedError` for a plan that does not work.
     """
+    added_metrics()  # One that is declared wrongly is refused before anything is trained.
     resume = find_resume_checkpoint(spec, tracker)
     architecture = read_architecture(model.path)
     init_adapter = find_init_adapter(spec.lora, model, architecture, spec.storage, lambda: tracker)

@@ -44,7 +44,8 @@ def _batch(point: Point) -> str:
     together = point.micro * point.mesh.dp_size
     if point.batch % together == 0:
         return ""
-    return f"batch.size={point.batch} is not a multiple of batch.micro={point.micro} on each of the mesh's {point.mesh.dp_size} batch ways."
+    ranks = f"each of the mesh's {point.mesh.dp_size} data-parallel ranks"
+    return f"batch.size={point.batch} is not a multiple of batch.micro={point.micro} on {ranks}."
 
 
 def _context(point: Point) -> str:

@@ -118,7 +118,8 @@ class Plans:
     def _opened(self, spec: ExperimentSpec) -> Planner:
         if self._open is None:
             self._open = open_planner(spec)
-            self._notes += [self._open.note] * bool(self._open.note)
+            if self._open.note:
+                self._notes.append(self._open.note)
         return self._open.planner
 
     def _compile(self) -> bool:

@@ -73,7 +73,7 @@ def verify_adapters(spec: ExperimentSpec, folder: Path, console: Console, sizes:
     request = {"model": str(base.folder), "engine": dict(settings.engine_kwargs), **asdict(sizes), "adapters": dict(settings.adapters)}
     variables = {**settings.variables, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     with console.stage(f"{sizes.adapters} adapters on one engine") as stage:
-        measured = measure(settings.kind, "crossmesh.verify.adapters.traffic_vllm", request, folder / "engine.log", stage, variables)
+        measured = measure(settings.kind, f"{__package__}.traffic_vllm", request, folder / "engine.log", stage, variables)
     return judge(measured, {"model": model.weights, "sizes": asdict(sizes)})
 
 

@@ -199,7 +199,7 @@ def _run_engines(subjects: list[Subject], dtype: str, folder: Path, console: Con
         with console.stage(f"vLLM: {one.name}") as stage:
             try:
                 found[one.name]["vllm"] = measure(
-                    "serve/vllm-cpu", "crossmesh.verify.exchange.side_vllm", request, folder / f"{one.name}-vllm.log", stage, variables
+                    "serve/vllm-cpu", f"{__package__}.side_vllm", request, folder / f"{one.name}-vllm.log", stage, variables
                 )
             except InputError as error:
                 found[one.name]["vllm"] = {"refused": str(error)}

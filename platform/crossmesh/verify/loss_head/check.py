@@ -38,9 +38,9 @@ def verify_loss_head(spec: ExperimentSpec, folder: Path, console: Console, sizes
     del spec  # Sizes are the check's own.
     request = asdict(sizes or HeadSizes())
     with console.stage("JAX: our loss head and tunix.sft.peft_trainer._default_loss_fn") as stage:
-        jax = measure("train/jax", "crossmesh.verify.loss_head.measure_jax", request, folder / "jax.log", stage)
+        jax = measure("train/jax", f"{__package__}.measure_jax", request, folder / "jax.log", stage)
     with console.stage("torch: our loss head and cross_entropy over all logits") as stage:
-        torch = measure("train/torch", "crossmesh.verify.loss_head.measure_torch", request, folder / "torch.log", stage)
+        torch = measure("train/torch", f"{__package__}.measure_torch", request, folder / "torch.log", stage)
     return judge(jax, {"sizes": request, "jax": jax, "torch": torch})
 
 

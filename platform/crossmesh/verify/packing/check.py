@@ -50,7 +50,7 @@ def verify_packing(spec: ExperimentSpec, folder: Path, console: Console, sizes: 
         with console.stage(f"packing on {backend}") as stage:
             measured[backend] = measure(
                 f"train/{backend}",
-                "crossmesh.verify.packing.worker",
+                f"{__package__}.worker",
                 {**request, "backend": backend, "scratch": str(folder / "trl")},
                 folder / f"{backend}.log",
                 stage,

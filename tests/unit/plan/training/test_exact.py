@@ -38,7 +38,7 @@ def test_each_rule_says_both_numbers() -> None:
     (devices,) = broken_rules(paper_point(mesh=MeshShape(1, 2, 4)))
     assert "8 places, tpu_v5p_8 has 4 chips" in devices
     (batch,) = broken_rules(paper_point(mesh=MeshShape(1, 4, 1), micro=4))
-    assert "batch.size=8 is not a multiple of batch.micro=4 on each of the mesh's 4 batch ways" in batch
+    assert "batch.size=8 is not a multiple of batch.micro=4 on each of the mesh's 4 data-parallel ranks" in batch
     (context,) = broken_rules(paper_point(length=300_000))
     assert "300000 tokens is longer than the model's 262144 positions" in context
     float32 = ModelSpec(family="gemma4", dtype="float32")
