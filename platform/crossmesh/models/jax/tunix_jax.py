@@ -1,8 +1,7 @@
 """A model for the JAX backend: its structure, its arrays on a mesh, and what it computes.
 
 The abstract model and its arrays are kept apart, as a jitted step wants them: nothing is materialized until `load_weights`, so the same
-functions
-serve a planner that has no weights. Which modules a model has is `layers_jax.py`'s; where a tensor lies is `placement.py`'s.
+functions serve a planner that has no weights. Which modules a model has is `layers_jax.py`'s; where a tensor lies is `placement.py`'s.
 """
 
 import functools
