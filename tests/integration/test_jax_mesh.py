@@ -16,6 +16,7 @@ import pytest
 from flax import nnx
 
 import host_devices  # noqa: F401  # eight devices, before anything computes
+from arrays import frobenius
 from crossmesh.config.training import BackendSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.data.batches import Row
 from crossmesh.errors import InputError
@@ -52,10 +53,6 @@ MESHES = (
     MeshShape(2, 2, 1, dcn=2),
     MeshShape(1, 1, 2, dcn=4),
 )
-
-
-def frobenius(arrays: dict[str, np.ndarray]) -> float:
-    return float(np.sqrt(sum(np.square(array, dtype=np.float64).sum() for array in arrays.values())))
 
 
 def difference(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> float:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from arrays import frobenius
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.training import BackendSpec, LoraSpec, OptimSpec
 from crossmesh.models.lora_masks import kept, module_keys, module_words, scale, step_key, threshold, token_words
@@ -33,10 +34,6 @@ MODELS = pytest.mark.parametrize(
 )
 
 LIGHT = pytest.mark.parametrize("probed_model", ["llama", pytest.param("gemma4", marks=pytest.mark.full)], indirect=True)
-
-
-def frobenius(difference: dict[str, np.ndarray]) -> float:
-    return float(np.sqrt(sum(np.square(array, dtype=np.float64).sum() for array in difference.values())))
 
 
 @MODELS

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM
 
+from arrays import frobenius
 from crossmesh.adapters.initial import FloatArray
 from crossmesh.adapters.peft_format import write_adapter
 from crossmesh.config.experiment import ExperimentSpec
@@ -293,12 +294,15 @@ def test_a_step_is_the_same_however_the_batch_is_accumulated(folder: Path) -> No
     results = []
     for micro in (4, 1):
         backend = started(folder)
+        before = backend.export()
         metrics = [backend.step(batch_of(rows(4, seed), micro)) for seed in range(2)]
         results.append((metrics, backend.export()))
     (whole, adapter), (parts, other) = results
     assert [m.loss for m in whole] == pytest.approx([m.loss for m in parts], abs=2e-5)
     assert [m.grad_norm for m in whole] == pytest.approx([m.grad_norm for m in parts], rel=1e-4)
-    assert max(np.abs(adapter[name] - other[name]).max() for name in adapter) < 2e-3
+    # Adam's first steps are as long for a gradient that is nothing but rounding: single values may differ by a whole step.
+    moved = frobenius({name: adapter[name] - before[name] for name in adapter})
+    assert frobenius({name: adapter[name] - other[name] for name in adapter}) < 1e-2 * moved
 
 
 @pytest.mark.parametrize("kernel", ["plain", "sdpa"])
