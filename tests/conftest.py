@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,14 @@ def checkout() -> Path:
 def conf(checkout: Path) -> Path:
     """The folder of the config groups."""
     return checkout / "conf"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_connected() -> Iterator[None]:
+    """Fail the file after which this process is still connected to a Ray: the tests of the next would meet it."""
+    yield
+    ray = sys.modules.get("ray")
+    assert ray is None or not ray.is_initialized(), "this file leaves its process connected to Ray: call ray.shutdown() or close its session"
 
 
 @pytest.fixture(autouse=True)

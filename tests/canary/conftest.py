@@ -38,7 +38,7 @@ def says() -> Callable[[str, str], None]:
     return check
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def running_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A Ray on this machine, as jobs start it."""
     with ray_session(StorageSpec(str(tmp_path_factory.mktemp("storage")))):
