@@ -36,7 +36,9 @@ def nothing_left_connected() -> Iterator[None]:
     """Fail the file after which this process is still connected to a Ray: the tests of the next would meet it."""
     yield
     ray = sys.modules.get("ray")
-    assert ray is None or not ray.is_initialized(), "this file leaves its process connected to Ray: call ray.shutdown() or close its session"
+    assert ray is None or not ray.is_initialized(), (
+        "this file leaves its process connected to Ray: call ray.shutdown() or close its session"
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from crossmesh.errors import InputError, nearest
+from crossmesh.errors import InputError, closest_name
 from crossmesh.hardware.devices import Cpu, Device, Gpu, Tpu
 from crossmesh.hardware.emulation import emulating
 
@@ -274,7 +274,7 @@ def environment(kind: str, device: Device | None = None, *, workers_per_node: in
         InputError: the kind is not registered, or does not exist on this device.
     """
     if kind not in _REGISTRY:
-        guess = nearest(kind, _REGISTRY)
+        guess = closest_name(kind, _REGISTRY)
         hint = f" Did you mean {guess!r}?" if guess else ""
         known = ", ".join(_REGISTRY)
         raise InputError(

@@ -43,7 +43,7 @@ class BudgetReachedError(CrossmeshError):
     exit_code = 4
 
 
-def nearest(name: str, allowed: Iterable[str]) -> str | None:
+def closest_name(name: str, allowed: Iterable[str]) -> str | None:
     """Return the allowed name most like `name`, or None when nothing is close."""
     matches = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.5)
     return matches[0] if matches else None
@@ -54,7 +54,7 @@ def require_choice(key: str, value: str, allowed: Iterable[str]) -> None:
     options = sorted(allowed)
     if value in options:
         return
-    guess = nearest(value, options)
+    guess = closest_name(value, options)
     hint = f" Did you mean {guess!r}?" if guess else ""
     raise ChoiceError(f"{key}={value!r} is not known. Allowed: {', '.join(options)}.{hint}", key, tuple(options))
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
-from crossmesh.errors import InputError, nearest
+from crossmesh.errors import InputError, closest_name
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Registry(Generic[T]):
         Raises `InputError` for a name that nothing has, and for an installed package whose entry point cannot be imported.
         """
         if name not in self._found:
-            hint = f" Did you mean {close!r}?" if (close := nearest(name, self._found)) else ""
+            hint = f" Did you mean {close!r}?" if (close := closest_name(name, self._found)) else ""
             raise InputError(
                 f"There is no {self.kind} {name!r}.{hint} Allowed: {', '.join(self._found)}, or one of a package whose "
                 f"entry points have it in {self.group!r}."

@@ -61,7 +61,7 @@ class Mount:
 
 
 @dataclass(frozen=True)
-class Failure:
+class StorageFailure:
     """One operation that does not work."""
 
     operation: str
@@ -83,12 +83,12 @@ def require_storage(root: Path, *, sqlite: bool) -> None:
         return
     found = failures(root, mount, sqlite=sqlite)
     if found:
-        raise InputError(refusal(root, mount, found))
+        raise InputError(explain_failures(root, mount, found))
     with suppress(OSError):
         write_json(passed, {"machine": socket.gethostname(), "mount": mount.point, "kind": mount.kind, "sqlite": sqlite})
 
 
-def refusal(root: Path, mount: Mount, found: tuple[Failure, ...]) -> str:
+def explain_failures(root: Path, mount: Mount, found: tuple[StorageFailure, ...]) -> str:
     """Say what does not work, what does, and what may lie on a bucket."""
     listed = "; ".join(f"{one.operation}: {one.reason}" for one in found)
     return (
@@ -98,15 +98,15 @@ def refusal(root: Path, mount: Mount, found: tuple[Failure, ...]) -> str:
     )
 
 
-def failures(root: Path, mount: Mount, *, sqlite: bool) -> tuple[Failure, ...]:
+def failures(root: Path, mount: Mount, *, sqlite: bool) -> tuple[StorageFailure, ...]:
     """Try each operation in a scratch folder under `root`; raises `OSError` when the disk is full, which says nothing of them."""
     if mount.bucket:
         reason = f"{mount.bucket} has no atomic rename of folders, no locks between machines, and shows what is appended only when closed"
-        return (Failure("a bucket is not a file system", reason),)
+        return (StorageFailure("a bucket is not a file system", reason),)
     try:
         scratch = Path(tempfile.mkdtemp(prefix=".storage-check-", dir=root))
     except OSError as error:
-        return (Failure("making a folder", _reason(error)),)
+        return (StorageFailure("making a folder", _reason(error)),)
     try:
         tried = [_tried(name, attempt, scratch) for name, attempt in _OPERATIONS if sqlite or attempt is not _sqlite]
     finally:
@@ -138,13 +138,13 @@ def _key(root: Path, mount: Mount, sqlite: bool) -> str:
     return digest_text(canonical_json(said))[:16]
 
 
-def _tried(name: str, attempt: Callable[[Path], None], scratch: Path) -> Failure | None:
+def _tried(name: str, attempt: Callable[[Path], None], scratch: Path) -> StorageFailure | None:
     try:
         attempt(scratch)
     except (OSError, sqlite3.Error, _Unlike) as error:
         if getattr(error, "errno", None) in _FULL or getattr(error, "sqlite_errorname", "") == "SQLITE_FULL":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(scratch.parent)) from error
-        return Failure(name, _reason(error))
+        return StorageFailure(name, _reason(error))
     return None
 
 

@@ -14,7 +14,7 @@ from crossmesh.errors import InputError
 from crossmesh.report import keeping
 from crossmesh.report.gate.integrity import beside_weights
 from crossmesh.report.gate.selection import find_run
-from crossmesh.report.keeping import MANY, Keeper, Kept, keep
+from crossmesh.report.keeping import MANY, Keeper, Kept, keep_report
 from crossmesh.report.stored import stored_variants
 from crossmesh.track.tracked_run import TAG_TRAINED
 from crossmesh.track.tracker import Tracker
@@ -181,7 +181,7 @@ def test_of_many_runs_another_process_keeps_the_report_and_where_it_fails_this_o
     folder.mkdir()
     (folder / "report.json").write_text("{}")
     monkeypatch.setattr(keeping.sys, "executable", program)
-    monkeypatch.setattr(keeping, "keep", lambda *given: own.append(given) or keep(*given))
+    monkeypatch.setattr(keeping, "keep", lambda *given: own.append(given) or keep_report(*given))
     with Keeper(tracker, TrackingSpec(), StorageSpec(str(storage)), MANY) as keeper:
         run = keeper.keep(Kept("many", f"many {program}", str(folder), MANY, "compare"))
     assert (len(own) == 1) == (program == "/bin/false")

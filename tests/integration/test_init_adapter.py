@@ -12,7 +12,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from crossmesh.adapters.init_adapter import modules_of
+from crossmesh.adapters.init_adapter import adapted_modules
 from crossmesh.adapters.initial import FloatArray
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import read_adapter, store_adapter
@@ -69,10 +69,10 @@ def test_one_adapter_goes_round_all_backends_bit_by_bit(probed_model: Path, jax_
     again.load_state(tmp_path / "state")
     assert bits(again.export()) == bits(trained)
 
-    modules = modules_of(LORA, None, architecture)
+    modules = adapted_modules(LORA, None, architecture)
     store_adapter(tmp_path / "peft", trained, AdapterConfig.of(modules, 0.0, "base"), "b" * 64)
     assert bits(read_adapter(tmp_path / "peft")[0]) == bits(trained)
-    assert modules_of(LoraSpec(), tmp_path / "peft", architecture) == modules
+    assert adapted_modules(LoraSpec(), tmp_path / "peft", architecture) == modules
     going_on = {name: started(name, probed_model, jax_cache, tmp_path / "peft") for name in BACKENDS}
     for backend in going_on.values():
         assert bits(backend.export()) == bits(trained)
@@ -87,7 +87,7 @@ def test_peft_itself_computes_what_the_backend_does(probed_model: Path, jax_cach
     for _ in range(2):
         backend.step(batch())
     architecture = read_architecture(probed_model)
-    config = AdapterConfig.of(modules_of(LORA, None, architecture), 0.0, "base")
+    config = AdapterConfig.of(adapted_modules(LORA, None, architecture), 0.0, "base")
     assert config.ranks
     assert config.alphas
     store_adapter(tmp_path / "peft", backend.export(), config, "")

@@ -14,7 +14,7 @@ from crossmesh.config.services import StorageSpec
 from crossmesh.errors import InputError
 from crossmesh.metrics import DECLARED, FINAL_LOSS, TOKENS, TOKENS_PER_S, WALL_CLOCK, added_metrics, added_totals
 from crossmesh.report.pages.write import make_report
-from crossmesh.report.regression import judge
+from crossmesh.report.regression import judge_regressions
 from crossmesh.report.trained_run import training_summary
 from crossmesh.report.variants import Results, RunRecord, Variant
 from crossmesh.track.tracker import Tracker
@@ -80,7 +80,7 @@ def test_a_metric_of_an_installed_package_is_logged_compared_and_limited(install
     folder = report.write(tmp_path / "report").parent
     for name in ("report.html", "report.md", "report.json"):
         assert "Energy of a token" in (folder / name).read_text()
-    (limit,) = judge(report, (fast.run_id or "", slow.run_id or ""), {"joules_per_token": "5%"})
+    (limit,) = judge_regressions(report, (fast.run_id or "", slow.run_id or ""), {"joules_per_token": "5%"})
     assert limit.change.value == pytest.approx(1.0)
 
 

@@ -77,7 +77,7 @@ def check_start(adapter: OpenAdapter, lora: LoraSpec, architecture: Architecture
             )
 
 
-def modules_of(lora: LoraSpec, init_adapter: Path | None, architecture: Architecture) -> tuple[LoraModule, ...]:
+def adapted_modules(lora: LoraSpec, init_adapter: Path | None, architecture: Architecture) -> tuple[LoraModule, ...]:
     """What LoRA is on each module: as the adapter in `init_adapter` has it, or as `lora` says; empty where all weights are trained."""
     if init_adapter is None:
         return lora_modules(lora, architecture)

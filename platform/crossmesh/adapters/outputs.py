@@ -16,7 +16,7 @@ def require_empty(folder: Path) -> None:
         raise InputError(f"{folder} is not empty. It is left as it is: give a folder that is empty or does not exist.")
 
 
-def new_folder(folder: str) -> Path:
+def output_folder(folder: str) -> Path:
     """Return the absolute path of `folder`, a job's key. Raises `InputError` when it is not given or holds something."""
     require(bool(folder), "folder", folder, "a folder that is empty or does not exist")
     path = Path(folder).expanduser().absolute()

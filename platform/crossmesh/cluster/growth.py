@@ -105,7 +105,7 @@ class Growth:
         elif not self._since:
             self._since = now
         elif now - self._since >= _PATIENCE_S:
-            raise InputError(refusal(self._device, seen))
+            raise InputError(explain_unavailable(self._device, seen))
 
 
 def read_view() -> ClusterView | None:
@@ -117,7 +117,7 @@ def read_view() -> ClusterView | None:
         return None
 
 
-def refusal(device: Gpu | Tpu, seen: ClusterView) -> str:
+def explain_unavailable(device: Gpu | Tpu, seen: ClusterView) -> str:
     """What to tell a user whose cluster will never have `device`."""
     if isinstance(device, Gpu):
         asked = f"a node with {device.count} {device.accelerator_type} ({device.node_resource})"

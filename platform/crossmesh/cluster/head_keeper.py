@@ -66,7 +66,7 @@ def raylet_of(port: int) -> Process | None:
     return next(belongs, None)
 
 
-def keep(port: int) -> int:
+def keep_gcs_running(port: int) -> int:
     """Start the GCS on `port` again whenever it dies, until the head's raylet is gone; return how often. Raises `SystemExit`."""
     deadline = time.monotonic() + _START_S
     while not ((gcs := gcs_of(port)) and (raylet := raylet_of(port))):
@@ -101,4 +101,4 @@ def keep(port: int) -> int:
 if __name__ == "__main__":
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # A GCS that dies leaves no zombie.
     os.chdir("/")
-    keep(int(sys.argv[1]))
+    keep_gcs_running(int(sys.argv[1]))

@@ -49,7 +49,7 @@ class Absence:
         return now - self._since >= self._patience_s
 
 
-def message(address: str) -> str:
+def head_lost_message(address: str) -> str:
     """What the person is told."""
     return (
         f"The head of the Ray cluster at {address} has not answered for {PATIENCE_S:.0f} s: this job cannot go on. Start the head again "
@@ -67,7 +67,7 @@ def watched(address: str, end: Callable[[str], None] | None = None) -> Iterator[
         absence = Absence(PATIENCE_S)
         while not done.wait(_LOOK_S):
             if absence.seen(_answers(host.strip("[]"), int(port)), time.monotonic()):
-                (end or _end)(message(address))
+                (end or _end)(head_lost_message(address))
                 return
 
     threading.Thread(target=watch, name="head-watch", daemon=True).start()

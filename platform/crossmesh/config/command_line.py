@@ -22,7 +22,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_\-/+.$%*@?|: ]")
 """What Hydra's grammar takes unquoted inside a value."""
 
 
-def readable(arguments: Sequence[str]) -> list[str]:
+def hydra_arguments(arguments: Sequence[str]) -> list[str]:
     """Return the arguments as Hydra can read them. Raises `InputError` for flags that it does not have and values that it cannot read."""
     taking = flags()
     found: list[str] = []
@@ -42,10 +42,10 @@ def readable(arguments: Sequence[str]) -> list[str]:
 
 def where_given() -> tuple[str, ...]:
     """The arguments of this job that say where its runs are kept."""
-    return given("storage.root=", "tracking.uri=", "tracking.experiment=")
+    return arguments_with_prefix("storage.root=", "tracking.uri=", "tracking.experiment=")
 
 
-def given(*prefixes: str) -> tuple[str, ...]:
+def arguments_with_prefix(*prefixes: str) -> tuple[str, ...]:
     """The arguments of this job that begin so."""
     return tuple(one for one in sys.argv[1:] if one.startswith(prefixes))
 

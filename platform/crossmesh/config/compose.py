@@ -28,7 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from crossmesh.compat.hydra_core import composing_launcher, is_group_value_error, share_store
 from crossmesh.compat.omegaconf_nodes import plain_reason
-from crossmesh.config.command_line import readable
+from crossmesh.config.command_line import hydra_arguments
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.help import help_text
 from crossmesh.config.mistakes import no_file_name, translate, unknown_key
@@ -148,7 +148,7 @@ def _read_arguments(verb: str, keys: type[Any], doc: str, conf: Path) -> None:
             sys.exit(0)
         os._exit(0)  # Python would say on its way out that it could not write.
     try:
-        sys.argv[1:] = readable(["--help" if one == _HELP_ALL else one for one in sys.argv[1:]])
+        sys.argv[1:] = hydra_arguments(["--help" if one == _HELP_ALL else one for one in sys.argv[1:]])
     except InputError as error:
         _end(error, error.exit_code)
 
@@ -165,7 +165,7 @@ def _sweep(verb: str, points: Sequence[SweptJob[Keys]], sweep: Callable[[Sequenc
 
 def _built(config: DictConfig, keys: type[Keys], conf: Path) -> Job[Keys] | InputError:
     try:
-        return build(config, keys, conf)
+        return build_job(config, keys, conf)
     except InputError as error:
         return error
 
@@ -218,7 +218,7 @@ def register(verb: str, keys: type[Any]) -> None:
     store.store(group="job/keys", name=verb, node=schema(keys), package="_global_")
 
 
-def build(config: DictConfig, keys: type[Keys], conf: Path) -> Job[Keys]:
+def build_job(config: DictConfig, keys: type[Keys], conf: Path) -> Job[Keys]:
     """Turn a composed configuration into a checked `Job`; `InputError` when something in it cannot be."""
     try:
         values = {str(key): value for key, value in dict(OmegaConf.to_container(config, resolve=True, throw_on_missing=True)).items()}  # type: ignore[arg-type]
@@ -245,7 +245,7 @@ def compose_spec(conf: Path, *overrides: str) -> ExperimentSpec:
     register("none", _NoKeys)
     try:
         with hydra.initialize_config_dir(version_base="1.3", config_dir=str(conf)):
-            return build(hydra.compose(config_name="config", overrides=list(overrides)), _NoKeys, conf).spec
+            return build_job(hydra.compose(config_name="config", overrides=list(overrides)), _NoKeys, conf).spec
     except (HydraException, OmegaConfBaseException) as error:
         raise translate(error, _NoKeys, conf) from error
 

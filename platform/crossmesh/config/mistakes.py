@@ -17,7 +17,7 @@ from crossmesh.compat.omegaconf_nodes import plain_reason
 from crossmesh.config.command_line import unreadable
 from crossmesh.config.schema import known_keys, type_of
 from crossmesh.config.training import FAMILIES
-from crossmesh.errors import InputError, nearest
+from crossmesh.errors import InputError, closest_name
 
 _SOURCES = {
     "model": ("model.weights", "hf://"),
@@ -98,11 +98,11 @@ def translate(error: BaseException, keys: type[Any], conf: Path) -> InputError:
         return _unknown_option(group, name, _options(group, text, conf))
     for link in chain:
         if isinstance(link, OmegaConfBaseException) and (key := str(link.full_key or "")):
-            return InputError(f"{given(key)}: {plain_reason(link)}. Allowed: {_allowed_type(key, keys)}.")
+            return InputError(f"{argument_of(key)}: {plain_reason(link)}. Allowed: {_allowed_type(key, keys)}.")
     return InputError(" ".join(line.strip() for line in str(error).splitlines() if line.strip()))
 
 
-def given(key: str) -> str:
+def argument_of(key: str) -> str:
     """Return the argument that set `key`, of several the last, which counts; the key itself where none did."""
     return next((argument for argument in reversed(sys.argv[1:]) if argument.lstrip("+~").partition("=")[0] == key), key)
 
@@ -120,7 +120,7 @@ def no_file_name(conf: Path) -> InputError:
 def unknown_key(key: str, known: Iterable[str]) -> InputError:
     """Say that a key does not exist, which may be meant, and which there are beside it."""
     options = list(known)
-    argument = given(key)
+    argument = argument_of(key)
     guess = _meant(key, options)
     parent = key.rpartition(".")[0]
     siblings = [name for name in options if name.rpartition(".")[0] == parent]
@@ -138,7 +138,7 @@ def _meant(key: str, options: list[str]) -> str | None:
     same = [name for name in options if name.rpartition(".")[2] == leaf and "." in name]
     if "." not in key and len(same) == 1 and leaf not in options:
         return same[0]
-    return nearest(key, options)
+    return closest_name(key, options)
 
 
 def _swept_value(argument: str, keys: type[Any]) -> InputError:
@@ -159,10 +159,10 @@ def _options(group: str, text: str, conf: Path) -> list[str]:
 def _unknown_option(path: str, option: str, options: list[str]) -> InputError:
     path = path.partition("//")[0]
     group = path if path.startswith("hydra/") else path.partition("/")[0]
-    value = given(group).partition("=")[2] if "=" in given(group) else option
+    value = argument_of(group).partition("=")[2] if "=" in argument_of(group) else option
     if group in _SOURCES and ("/" in value or "." in value):
         return InputError(f"{group}={value}: {value!r} is not the name of a file under conf/{group}. Write: {_source(group, value)}")
-    guess = nearest(option, options)
+    guess = closest_name(option, options)
     hint = f" Did you mean {group}={guess}?" if guess else ""
     allowed = f" Allowed: {', '.join(options)}." if options else ""
     return InputError(f"{group}={value}: the file {value!r} does not exist under conf/{group}.{allowed}{hint}")

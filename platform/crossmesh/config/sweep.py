@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from crossmesh.config.compose import JobKeys, build
+from crossmesh.config.compose import JobKeys, build_job
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.mistakes import translate
 from crossmesh.errors import InputError, require
@@ -56,7 +56,7 @@ def given_overrides() -> tuple[str, ...]:
 def compose_point(verb: str, overrides: Sequence[str], keys: type[Any], conf: Path) -> ExperimentSpec | InputError:
     """The spec that this job's command line comes to with `overrides` behind it, or why it cannot be; within `run_job` only."""
     try:
-        return build(hydra.compose(f"job/{verb}", [*given_overrides(), *overrides]), keys, conf).spec
+        return build_job(hydra.compose(f"job/{verb}", [*given_overrides(), *overrides]), keys, conf).spec
     except InputError as error:
         return error
     except (HydraException, OmegaConfBaseException) as error:

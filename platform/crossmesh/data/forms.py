@@ -10,7 +10,7 @@ from typing import Any
 
 from crossmesh.config.training import DataSpec
 from crossmesh.data.conversation import message
-from crossmesh.errors import InputError, nearest
+from crossmesh.errors import InputError, closest_name
 
 _TURNS = ("messages", "conversations", "conversation", "dialogue", "dialog", "chat", "turns")
 _PROMPTS = ("prompt", "question", "query", "problem", "instruction", "user")
@@ -82,7 +82,7 @@ def find_form(names: Sequence[str], data: DataSpec, place: str) -> Form:
 
 
 def _missing(place: str, column: str, found: Sequence[str]) -> InputError:
-    guess = nearest(column, found)
+    guess = closest_name(column, found)
     hint = f" Did you mean {guess!r}?" if guess else ""
     advice = "Set data.messages_column, or data.prompt_column and data.response_column."
     if {"chosen", "rejected"} <= set(found):

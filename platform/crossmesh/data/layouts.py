@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from crossmesh.errors import InputError, nearest
+from crossmesh.errors import InputError, closest_name
 
 KINDS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
@@ -217,7 +217,7 @@ def _offer(group: Sequence[str], names: Sequence[str]) -> str:
 
 
 def _no_split(source: str, split: str, known: Sequence[str]) -> InputError:
-    guess = nearest(split, known) or (known[0] if len(known) == 1 else "")
+    guess = closest_name(split, known) or (known[0] if len(known) == 1 else "")
     advice = f"Set data.split={guess}." if guess else "Set data.split to one of them."
     return InputError(f"{source} has no split {split!r}. It has: {', '.join(known) or 'none'}. {advice}")
 

@@ -32,7 +32,7 @@ class SeenGpu:
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenAccelerators:
     """What this machine has."""
 
     gpus: tuple[SeenGpu, ...] = ()
@@ -57,14 +57,14 @@ def check_accelerators(spec: ExperimentSpec) -> Iterator[Finding]:
     yield cost_finding(spec.hardware.slice, spec.plan, datetime.now(UTC).date())
 
 
-def accelerators_finding(seen: Seen, wanted: Slice, *, cluster: str | None, emulated: bool) -> Finding:
+def accelerators_finding(seen: SeenAccelerators, wanted: Slice, *, cluster: str | None, emulated: bool) -> Finding:
     """Whether `wanted` is here; where a cluster is named it is asked of that."""
     device = wanted.device
     if isinstance(device, Cpu):
         here = f"here: {seen}"
         return (
             ok("accelerators", f"hardware=cpu; {here}")
-            if seen == Seen()
+            if seen == SeenAccelerators()
             else note("accelerators", f"hardware=cpu leaves idle what is {here}")
         )
     if emulated:
@@ -82,7 +82,7 @@ def accelerators_finding(seen: Seen, wanted: Slice, *, cluster: str | None, emul
     return ok("accelerators", f"hardware={wanted.name}; here: {seen}")
 
 
-def node_finding(seen: Seen, device: Device, count: int, *, emulated: bool) -> Finding:
+def node_finding(seen: SeenAccelerators, device: Device, count: int, *, emulated: bool) -> Finding:
     """Whether a node of a cluster has the `count` chips that Ray was told of."""
     if emulated:
         return note("accelerators", "CROSSMESH_EMULATE=1: CPU devices stand in for them", "unset CROSSMESH_EMULATE")
@@ -93,7 +93,7 @@ def node_finding(seen: Seen, device: Device, count: int, *, emulated: bool) -> F
     return fault("accelerators", f"{told}; here: {seen}", f"{look}    # on the node: start it again, or its Ray without that resource")
 
 
-def driver_finding(seen: Seen) -> Finding:
+def driver_finding(seen: SeenAccelerators) -> Finding:
     """Whether the driver runs the CUDA that the locks are built for."""
     driver = seen.gpus[0].driver
     if int(driver.partition(".")[0] or 0) >= _DRIVER:
@@ -120,12 +120,14 @@ def cost_finding(wanted: Slice, plan: PlanSpec, today: date) -> Finding:
     return note("cost", f"{found}. {warning}", mend) if warning else ok("cost", f"{found} ({price.source})")
 
 
-def seen_here(devices: Path = Path("/dev")) -> Seen:
+def seen_here(devices: Path = Path("/dev")) -> SeenAccelerators:
     """Ask NVIDIA's driver and the device files of TPUs (`/dev/accel*`, or `/dev/vfio/N` from v5e on)."""
     gpus = tuple(_gpu(line) for line in printed(*_QUERY, seconds=6.0).splitlines() if line.count(",") >= 2)
     cuda = re.search(r"CUDA[\w ]* Version:\s*([\d.]+)", printed("nvidia-smi", seconds=6.0)) if gpus else None
     tpus = len(list(devices.glob("accel[0-9]*"))) or len(list(devices.glob("vfio/[0-9]*")))
-    return Seen(gpus, cuda[1] if cuda else "", 0 if gpus else tpus)  # A GPU that is passed through to a guest has a vfio file too.
+    return SeenAccelerators(
+        gpus, cuda[1] if cuda else "", 0 if gpus else tpus
+    )  # A GPU that is passed through to a guest has a vfio file too.
 
 
 def _gpu(line: str) -> SeenGpu:

@@ -25,7 +25,7 @@ _SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class Measured:
+class ChipSpeed:
     """What came of a measurement."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -39,7 +39,9 @@ def framework_of(device: Device) -> str:
     return "jax" if isinstance(device, Tpu) else "torch"
 
 
-def measure(framework: str, variables: Mapping[str, str] | None = None, python: str = sys.executable, within_s: float = 60.0) -> Measured:
+def measure_chip(
+    framework: str, variables: Mapping[str, str] | None = None, python: str = sys.executable, within_s: float = 60.0
+) -> ChipSpeed:
     """Run the measurement in a process of its own; `variables` are set beside this process's."""
     environ = {**os.environ, **(variables or {})}
     environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(package_root()), *environ.get("PYTHONPATH", "").split(os.pathsep)]))
@@ -47,22 +49,22 @@ def measure(framework: str, variables: Mapping[str, str] | None = None, python: 
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=within_s, env=environ, check=False, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
-        return Measured(said=f"no result within {within_s:g} s")
+        return ChipSpeed(said=f"no result within {within_s:g} s")
     except OSError as error:
-        return Measured(said=f"{python}: {error.strerror}")
+        return ChipSpeed(said=f"{python}: {error.strerror}")
     last = done.stdout.strip().rpartition("\n")[2]
     if done.returncode == 0 and last.startswith("{"):
-        return Measured(json.loads(last))
-    return Measured(said=done.stderr.strip()[-2000:] or f"exit code {done.returncode}")
+        return ChipSpeed(json.loads(last))
+    return ChipSpeed(said=done.stderr.strip()[-2000:] or f"exit code {done.returncode}")
 
 
-def measured_here(device: Device, within_s: float) -> Measured:
+def measured_here(device: Device, within_s: float) -> ChipSpeed:
     """Measure a chip of this machine, without Ray."""
     worker = environment(f"train/{framework_of(device)}", device)
-    return measure(framework_of(device), worker.variables, worker.python or sys.executable, within_s)
+    return measure_chip(framework_of(device), worker.variables, worker.python or sys.executable, within_s)
 
 
-def chip_findings(measured: Measured, chip: Chip | None, device: Device) -> Iterator[Finding]:
+def chip_findings(measured: ChipSpeed, chip: Chip | None, device: Device) -> Iterator[Finding]:
     """What was measured against the figures of `chip`; a CPU has none, and its own are a note."""
     values = measured.values
     if not values:

@@ -11,7 +11,7 @@ write, and of runs in MLflow, does, and so do certificates and access tokens of 
 
 
 @dataclass(frozen=True)
-class Answer:
+class ClockSample:
     """One question for the time: asked and answered by this clock, and what the other clock said between."""
 
     asked: float
@@ -19,13 +19,13 @@ class Answer:
     answered: float
 
 
-def skew(answers: Sequence[Answer]) -> tuple[float, float]:
+def skew(answers: Sequence[ClockSample]) -> tuple[float, float]:
     """Seconds by which the other clock is ahead, and by how much that may be wrong: half of the fastest question's round trip."""
     best = min(answers, key=lambda one: one.answered - one.asked)
     return best.said - (best.asked + best.answered) / 2, (best.answered - best.asked) / 2
 
 
-def skew_finding(answers: Sequence[Answer]) -> Finding:
+def skew_finding(answers: Sequence[ClockSample]) -> Finding:
     """What the measured skew means."""
     seconds, bound = skew(answers)
     found = f"{abs(seconds) * 1e3:.1f} ms {'ahead of' if seconds >= 0 else 'behind'} this machine's, to within {bound * 1e3:.1f} ms"

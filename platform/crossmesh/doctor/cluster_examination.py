@@ -22,12 +22,12 @@ from crossmesh.compat.ray_core import free_resources
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.services import StorageSpec
 from crossmesh.console import Console, Stage
-from crossmesh.doctor.chip_speed import chip_findings, framework_of, measure
-from crossmesh.doctor.clocks import Answer, skew_finding
+from crossmesh.doctor.chip_speed import chip_findings, framework_of, measure_chip
+from crossmesh.doctor.clocks import ClockSample, skew_finding
 from crossmesh.doctor.finding import Finding, fault, note, ok
 from crossmesh.doctor.node_probe import NodeProbe, Visit, packages_of
-from crossmesh.doctor.nodes import Node, Probed, chosen, is_up, listed
-from crossmesh.doctor.report import NodeReport, Report
+from crossmesh.doctor.nodes import Probed, RayNode, chosen, is_up, listed
+from crossmesh.doctor.report import Diagnosis, NodeReport
 from crossmesh.doctor.sharing import Shared, offered, sharing_finding
 from crossmesh.environments import WorkerEnvironment, environment
 from crossmesh.errors import InputError
@@ -42,17 +42,17 @@ _START_S = 1200.0
 """A TPU slice or GPU node takes minutes to come."""
 
 
-def examine_cluster(spec: ExperimentSpec, console: Console, *, start_nodes: bool, node_timeout_s: float) -> Report:
+def examine_cluster(spec: ExperimentSpec, console: Console, *, start_nodes: bool, node_timeout_s: float) -> Diagnosis:
     """Look at the nodes of the cluster that `RAY_ADDRESS` names."""
     try:
         with ray_session(spec.storage):
             return _examined(replace(spec, storage=StorageSpec(str(spec.storage.path))), console, start_nodes, node_timeout_s)
     except InputError as error:
         said, _, _ = str(error).partition(". ")
-        return Report((fault("cluster", said, "unset RAY_ADDRESS    # a local Ray; or: ray up cluster.yaml"),))
+        return Diagnosis((fault("cluster", said, "unset RAY_ADDRESS    # a local Ray; or: ray up cluster.yaml"),))
 
 
-def _examined(spec: ExperimentSpec, console: Console, start_nodes: bool, timeout_s: float) -> Report:
+def _examined(spec: ExperimentSpec, console: Console, start_nodes: bool, timeout_s: float) -> Diagnosis:
     device, catalogue = spec.hardware.slice.device, list(slices(spec.hardware.catalogue).values())
     findings = []
     if not isinstance(device, Cpu) and not is_up(listed(ray.nodes()), device, spec.mesh.dcn):
@@ -63,12 +63,12 @@ def _examined(spec: ExperimentSpec, console: Console, start_nodes: bool, timeout
     said = f"{len(nodes)} alive, {len(probed)} looked at: of each kind one, of TPU slices all hosts of one"
     findings.insert(0, ok("nodes", said + (f"; {gone} were here and are gone" if gone else "")))
     if not probed:
-        return Report(tuple(findings))
+        return Diagnosis(tuple(findings))
     with (
         console.stage(f"looking at {len(probed)} {'node' if len(probed) == 1 else 'nodes'} of the cluster") as stage,
         offered(spec.storage.path) as shared,
     ):
-        return Report(tuple(findings), tuple(_visited(spec, probed, shared, timeout_s, stage)))
+        return Diagnosis(tuple(findings), tuple(_visited(spec, probed, shared, timeout_s, stage)))
 
 
 def _missing(spec: ExperimentSpec, device: Gpu | Tpu, console: Console, *, start_nodes: bool) -> Finding:
@@ -177,13 +177,13 @@ def _looked(spec: ExperimentSpec, probed: Probed, worker: WorkerEnvironment, sha
     return [*findings, sharing, skew_finding(answers)]
 
 
-def _time_of(probe: Any, left: Callable[[], float]) -> Answer:
+def _time_of(probe: Any, left: Callable[[], float]) -> ClockSample:
     asked = time.time()
     said = ray.get(probe.now.remote(), timeout=left())
-    return Answer(asked, said, time.time())
+    return ClockSample(asked, said, time.time())
 
 
-def _locked(worker: WorkerEnvironment, node: Node, left: Callable[[], float]) -> list[Finding]:
+def _locked(worker: WorkerEnvironment, node: RayNode, left: Callable[[], float]) -> list[Finding]:
     task = ray.remote(packages_of).options(**_pinned(worker, node), max_retries=0).remote(worker.lock)
     try:
         found: Finding = ray.get(task, timeout=left())
@@ -200,7 +200,7 @@ def _measured(worker: WorkerEnvironment, probed: Probed, left: Callable[[], floa
         return [note("bf16 matmul", f"not measured: all {resource} chips of the node are taken")]
     takes: dict[str, Any] = {"num_gpus": 1} if resource == "GPU" else {"resources": {"TPU": 1}}
     options = {**_pinned(worker, probed.node), **takes, "max_retries": 0}
-    task = ray.remote(measure).options(**options).remote(framework_of(probed.device), within_s=left())
+    task = ray.remote(measure_chip).options(**options).remote(framework_of(probed.device), within_s=left())
     waited_s = left()
     try:
         measured = ray.get(task, timeout=waited_s)
@@ -211,7 +211,7 @@ def _measured(worker: WorkerEnvironment, probed: Probed, left: Callable[[], floa
     return list(chip_findings(measured, probed.hardware.chip if probed.hardware else None, probed.device))
 
 
-def _pinned(worker: WorkerEnvironment, node: Node) -> dict[str, Any]:
+def _pinned(worker: WorkerEnvironment, node: RayNode) -> dict[str, Any]:
     return {
         "num_cpus": 0,
         "runtime_env": worker.runtime_env,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from crossmesh.config.experiment import ExperimentSpec
-from crossmesh.doctor.accelerators import Seen, driver_finding, node_finding, seen_here
+from crossmesh.doctor.accelerators import SeenAccelerators, driver_finding, node_finding, seen_here
 from crossmesh.doctor.chip_work import version_of
 from crossmesh.doctor.examination import examine
 from crossmesh.doctor.finding import FAULT, NOTE, Finding, ok
@@ -74,7 +74,7 @@ def looked_at(visit: Visit) -> tuple[Finding, ...]:
 
     def check_node_accelerators(_spec: ExperimentSpec) -> Iterator[Finding]:
         found = seen_here()
-        if visit.chips or found != Seen():
+        if visit.chips or found != SeenAccelerators():
             yield node_finding(found, visit.device, visit.chips, emulated=visit.emulated)
         if found.gpus:
             yield driver_finding(found)

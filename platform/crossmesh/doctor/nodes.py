@@ -16,7 +16,7 @@ _HEAD = "node:__internal_head__"
 
 
 @dataclass(frozen=True)
-class Node:
+class RayNode:
     """A node as Ray lists it."""
 
     id: str
@@ -51,7 +51,7 @@ class Node:
 class Probed:
     """A node to look at."""
 
-    node: Node
+    node: RayNode
     hardware: Slice | None
     """What it is of the catalogue; None: a CPU, or a chip that the catalogue does not know."""
     device: Device
@@ -73,22 +73,22 @@ class Probed:
         return f"{self.node.address}, node {self.node.id[:8]} ({'head, ' if self.node.head else ''}{what}{many})"
 
 
-def listed(nodes: Iterable[Mapping[str, Any]]) -> list[Node]:
+def listed(nodes: Iterable[Mapping[str, Any]]) -> list[RayNode]:
     """The nodes of `ray.nodes()` that are alive."""
     return [
-        Node(str(one["NodeID"]), str(one["NodeManagerAddress"]), dict(one["Resources"]), dict(one.get("Labels") or {}))
+        RayNode(str(one["NodeID"]), str(one["NodeManagerAddress"]), dict(one["Resources"]), dict(one.get("Labels") or {}))
         for one in nodes
         if one["Alive"]
     ]
 
 
-def chosen(nodes: Sequence[Node], known: Iterable[Slice], here: str) -> list[Probed]:
+def chosen(nodes: Sequence[RayNode], known: Iterable[Slice], here: str) -> list[Probed]:
     """One node of each kind, the head first, and all hosts of one slice of each kind.
 
     The node with the id `here` is this machine: where it has no accelerator it is looked at already.
     """
     catalogue = list(known)
-    kinds: dict[tuple[tuple[str, str], ...], list[Node]] = {}
+    kinds: dict[tuple[tuple[str, str], ...], list[RayNode]] = {}
     for node in sorted(nodes, key=lambda one: (not one.head, one.address, one.id)):
         kinds.setdefault(node.kind, []).append(node)
     found = []
@@ -103,7 +103,7 @@ def chosen(nodes: Sequence[Node], known: Iterable[Slice], here: str) -> list[Pro
     return found
 
 
-def recognized(node: Node, catalogue: Iterable[Slice]) -> tuple[Device, Slice | None]:
+def recognized(node: RayNode, catalogue: Iterable[Slice]) -> tuple[Device, Slice | None]:
     """What computes on a node, and the catalogue's entry of it."""
     fitting = [one for one in catalogue if not isinstance(one.device, Cpu) and is_host(node.resources, node.labels, one.device)]
     gpus, chips = int(node.resources.get("GPU", 0)), int(node.resources.get("TPU", 0))
@@ -118,6 +118,6 @@ def recognized(node: Node, catalogue: Iterable[Slice]) -> tuple[Device, Slice | 
     return Cpu(), None
 
 
-def is_up(nodes: Iterable[Node], device: Device, slices: int) -> bool:
+def is_up(nodes: Iterable[RayNode], device: Device, slices: int) -> bool:
     """Whether the cluster has nodes enough for `slices` times `device` now, taken or free."""
     return isinstance(device, Cpu) or whole_slices(device, nodes) >= slices

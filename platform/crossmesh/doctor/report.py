@@ -27,7 +27,7 @@ class NodeReport:
 
 
 @dataclass(frozen=True)
-class Report:
+class Diagnosis:
     """Everything that was found."""
 
     findings: tuple[Finding, ...]
@@ -40,7 +40,7 @@ class Report:
         return (*self.findings, *(one for node in self.nodes for one in node.findings))
 
 
-def record(report: Report) -> dict[str, Any]:
+def record(report: Diagnosis) -> dict[str, Any]:
     """As JSON has it."""
     nodes = [
         {"id": one.id, "address": one.address, "title": one.title, "alike": one.alike, "findings": _listed(one.findings)}
@@ -55,7 +55,7 @@ def count(findings: Sequence[Finding], status: str) -> int:
     return sum(one.status == status for one in findings)
 
 
-def show(report: Report, console: RichConsole) -> None:
+def print_diagnosis(report: Diagnosis, console: RichConsole) -> None:
     """Print a table for each machine, and below them what mends each fault and note, whole, so that it can be copied."""
     parts = [("", report.findings), *((one.title, one.findings) for one in report.nodes)]
     for title, findings in parts:

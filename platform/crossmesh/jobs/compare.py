@@ -14,7 +14,7 @@ from crossmesh.installation import conf_folder, job_command
 from crossmesh.report.comparing import compare_runs, select, uncollected
 from crossmesh.report.findings import repeat_command
 from crossmesh.report.gate.selection import trainings_of
-from crossmesh.report.regression import REGRESSION, judge, require_decided
+from crossmesh.report.regression import REGRESSION, judge_regressions, require_decided
 from crossmesh.report.request import CompareKeys
 from crossmesh.report.tables.terminal import print_report
 from crossmesh.track.tracker import Tracker
@@ -34,7 +34,7 @@ def run(job: Job[CompareKeys]) -> None:
     again = command(job_command("compare"), sys.argv[1:])
     with uncollected():
         done = compare_runs(tracker, selection, again, Path(keys.folder).absolute(), keys.hours, keys.qps, spec)
-    judged = judge(done.report, [one.run_id for one in selection.runs], limits) if keys.baseline else ()
+    judged = judge_regressions(done.report, [one.run_id for one in selection.runs], limits) if keys.baseline else ()
     values = done.report.json() | {"report": str(done.page), "run_id": done.run_id}
     values["judged"] = [{**asdict(one), "words": one.words} for one in judged]
     console.finish(lambda: print_report(done.report, RichConsole(highlight=False)), values, keys.output)

@@ -30,11 +30,11 @@ def run(job: Job[DoctorKeys]) -> None:
     """Print all findings; exit code 1 when one is a fault."""
     from crossmesh.doctor.diagnosis import diagnose
     from crossmesh.doctor.finding import FAULT
-    from crossmesh.doctor.report import count, record, show
+    from crossmesh.doctor.report import count, print_diagnosis, record
 
     console = Console()
     report = diagnose(job.spec, console, start_nodes=job.keys.start_nodes, node_timeout_s=job.keys.node_timeout_s)
-    console.finish(lambda: show(report, RichConsole(highlight=False)), record(report), job.keys.output)
+    console.finish(lambda: print_diagnosis(report, RichConsole(highlight=False)), record(report), job.keys.output)
     if count(report.all, FAULT):
         sys.exit(CrossmeshError.exit_code)
 

@@ -5,7 +5,7 @@ from functools import partial
 
 from crossmesh.adapters.export import MODES, export
 from crossmesh.adapters.hub import prepare_publication
-from crossmesh.adapters.outputs import new_folder
+from crossmesh.adapters.outputs import output_folder
 from crossmesh.adapters.peft_format import open_adapter
 from crossmesh.adapters.proof import proof_of_run
 from crossmesh.adapters.sources import find_adapter
@@ -47,7 +47,7 @@ class ExportKeys(JobKeys):
 def run(job: Job[ExportKeys]) -> None:
     """Find adapter and base, write the result, and publish it when that is asked for."""
     spec, keys, console = job.spec, job.keys, Console()
-    folder = new_folder(keys.folder)
+    folder = output_folder(keys.folder)
     tracker = partial(Tracker, spec.tracking, spec.storage)
     found = find_adapter(keys.adapter, spec.storage, tracker)
     adapter, weights = open_adapter(found.folder), spec.model.weights

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crossmesh.config.command_line import command, given, where_given
+from crossmesh.config.command_line import arguments_with_prefix, command, where_given
 from crossmesh.config.compose import Job, SweptJob, run_job
 from crossmesh.config.repeats import check_repeats
 from crossmesh.config.sweep import SweepKeys
@@ -57,7 +57,7 @@ def run(job: Job[FinetuneKeys]) -> None:
             add_repeats(tracker, spec, [tracker.run(trial.run_id)], job.keys.repeats, job.keys.repeat_steps, console.say)
     console.result(f"{spec.name}: {spec.backend_name}", values_of(spec, trial), job.keys.output)
     if not spec.lora.full:
-        served = [*given("experiment=", "model=", "model."), f"serve.adapters=[mine:{trial.run_id}]", *where_given()]
+        served = [*arguments_with_prefix("experiment=", "model=", "model."), f"serve.adapters=[mine:{trial.run_id}]", *where_given()]
         console.say(f"next: {command(job_command('evaluate'), served)}, or {job_command('serve')} with the same keys")
 
 

@@ -7,7 +7,7 @@ from crossmesh.config.compose import Job, run_job, sweep_overrides
 from crossmesh.config.schema import known_keys
 from crossmesh.config.sweep import compose_point, given_overrides
 from crossmesh.config.tune import TuneKeys
-from crossmesh.errors import InputError, nearest
+from crossmesh.errors import InputError, closest_name
 from crossmesh.installation import conf_folder, job_command
 
 CONF = conf_folder()
@@ -30,7 +30,9 @@ def run(job: Job[TuneKeys]) -> None:
     allowed = known_keys(TuneKeys, CONF)
     for key in keys.tune.space:
         if key not in allowed:
-            raise InputError(f"tune.space: the key {key!r} does not exist. Did you mean {nearest(key, allowed) or 'optim.learning_rate'}?")
+            raise InputError(
+                f"tune.space: the key {key!r} does not exist. Did you mean {closest_name(key, allowed) or 'optim.learning_rate'}?"
+            )
     search = (Population if keys.tune.scheduler == "pbt" else TuneSearch)(keys.tune, spec.optim.last_step)
     adaptive = Adaptive(search, lambda point: compose_point("tune", point, TuneKeys, CONF), keys.tune.metric)
     request = search_request("tune", spec, given_overrides(), keys.sweep, keys.output, force=keys.force)

@@ -25,7 +25,7 @@ _LONGEST_PROMPT = 15_360
 
 
 @dataclass(frozen=True)
-class Training:
+class PaperTraining:
     """One row of its training table."""
 
     hardware: str
@@ -41,8 +41,8 @@ class Training:
     pass_at_1: float
 
 
-TPU = Training("tpu_v5p_8", 3.34, 763, 1.21, 56.11, 6.10, 1244 * 8, 0.6410)
-GPU = Training("gpu_2xh100", 5.39, 486, 1.94, 119.23, 12.68, 1250 * 8, 0.6974)
+TPU = PaperTraining("tpu_v5p_8", 3.34, 763, 1.21, 56.11, 6.10, 1244 * 8, 0.6410)
+GPU = PaperTraining("gpu_2xh100", 5.39, 486, 1.94, 119.23, 12.68, 1250 * 8, 0.6974)
 _SERVED = (
     ("tpu_v6e_8", "512/256 burst", 1403, 4.27),
     ("tpu_v6e_8", "4096/512", 1206, 4.95),
@@ -85,7 +85,7 @@ def paper_lines() -> tuple[Line, ...]:
     return (*_training(TPU), *_training(GPU), *_serving(), *_ownership(), *_claims(), *_first_tokens())
 
 
-def usd_per_hour(name: str) -> float:
+def paper_usd_per_hour(name: str) -> float:
     """The paper's price of a slice: the catalogue's first. Raises `InputError` where the catalogue has none."""
     return _price(name).usd_per_hour
 
@@ -103,9 +103,9 @@ def _price(name: str) -> Price:
     return price
 
 
-def _training(run: Training) -> tuple[Line, ...]:
+def _training(run: PaperTraining) -> tuple[Line, ...]:
     name, padding = run.hardware, 1 - ROW_TOKENS / SEQUENCE
-    hours, usd = run.sample_s * run.samples / 3600, run.hours * usd_per_hour(name)
+    hours, usd = run.sample_s * run.samples / 3600, run.hours * paper_usd_per_hour(name)
     rate, per_million = ROW_TOKENS / run.sample_s, 1e6 * run.usd / (run.tokens_per_s * run.hours * 3600)
     padded = f"padded to {SEQUENCE} they are {SEQUENCE / run.sample_s:,.0f}, of which {padding:.0%} is padding"
     return (
@@ -118,7 +118,7 @@ def _training(run: Training) -> tuple[Line, ...]:
 
 def _serving() -> tuple[Line, ...]:
     return tuple(
-        Line(f"{name}: USD per 1M output tokens, {load}", usd, usd_per_hour(name) / 3600 / rate * 1e6, "USD", f"at {rate} tokens/s")
+        Line(f"{name}: USD per 1M output tokens, {load}", usd, paper_usd_per_hour(name) / 3600 / rate * 1e6, "USD", f"at {rate} tokens/s")
         for name, load, rate, usd in _SERVED
     )
 
@@ -127,7 +127,7 @@ def _ownership() -> tuple[Line, ...]:
     lines = []
     for hours, (on_tpu, on_gpu) in _OWNED.items():
         for name, run, theirs in (("tpu_v6e_8", TPU, on_tpu), ("gpu_2xh100", GPU, on_gpu)):
-            ours = run.hours * usd_per_hour(run.hardware) + hours * usd_per_hour(name)
+            ours = run.hours * paper_usd_per_hour(run.hardware) + hours * paper_usd_per_hour(name)
             lines.append(Line(f"{run.hardware} + {hours} h of {name}", theirs, ours, "USD", "training and serving"))
     return tuple(lines)
 

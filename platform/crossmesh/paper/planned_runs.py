@@ -23,7 +23,7 @@ from crossmesh.config.training import (
     PackingSpec,
 )
 from crossmesh.hardware.catalogue import find_slice
-from crossmesh.paper.figures import GPU, ROW_TOKENS, SEQUENCE, TPU, Training
+from crossmesh.paper.figures import GPU, ROW_TOKENS, SEQUENCE, TPU, PaperTraining
 from crossmesh.plan.planner import Planner
 from crossmesh.plan.point import training_point
 from crossmesh.plan.training.forecast import Forecast
@@ -45,7 +45,7 @@ class PaperRun:
     label: str
     planned: Forecast
     """Of all `ROWS`: its rate, hours and USD are the run's."""
-    against: Training
+    against: PaperTraining
     as_run: Forecast
     """The same slice's run as the paper ran it."""
     measured_sample_s: float | None = None
@@ -71,7 +71,7 @@ def paper_runs(planner: Planner) -> tuple[PaperRun, ...]:
     return tuple(run for training in (TPU, GPU) for run in _on(training, replace(planner, plan=plan)))
 
 
-def _on(run: Training, planner: Planner) -> Iterator[PaperRun]:
+def _on(run: PaperTraining, planner: Planner) -> Iterator[PaperRun]:
     # Logits of every position, padding included.
     padded = planner.planned(replace(training_point(_as_run(run, planner)).at_full_length, loss_share=SEQUENCE / ROW_TOKENS))
     ratio = run.sample_s / (_sample_s(padded) or math.inf)
@@ -90,7 +90,7 @@ def _sample_s(planned: Forecast) -> float | None:
     return planned.hours * HOUR / ROWS if planned.hours else None
 
 
-def _spec(run: Training, mode: str, mesh: MeshSpec, micro: int, backend: BackendSpec, planner: Planner) -> ExperimentSpec:
+def _spec(run: PaperTraining, mode: str, mesh: MeshSpec, micro: int, backend: BackendSpec, planner: Planner) -> ExperimentSpec:
     """The paper's model, adapter, rows and batch; as many steps as all rows take."""
     spec = ExperimentSpec(
         model=ModelSpec(family="gemma4", weights="hf://google/gemma-4-31b-it", dtype="bfloat16"),
@@ -110,7 +110,7 @@ def _spec(run: Training, mode: str, mesh: MeshSpec, micro: int, backend: Backend
     return replace(spec, optim=OptimSpec(steps=math.ceil(ROWS * filling.row_tokens / filling.tokens)))
 
 
-def _as_run(run: Training, planner: Planner) -> ExperimentSpec:
+def _as_run(run: PaperTraining, planner: Planner) -> ExperimentSpec:
     """Rows padded, layers made again, full masks; tensor parallel on TPU, sharded on GPU."""
     on_tpu = run is TPU
     mesh = MeshSpec(fsdp=1, tp=4) if on_tpu else MeshSpec(fsdp=2, tp=1)
@@ -118,7 +118,7 @@ def _as_run(run: Training, planner: Planner) -> ExperimentSpec:
     return _spec(run, "none", mesh, 1, backend, planner)
 
 
-def _best(run: Training, mode: str, planner: Planner, remats: tuple[str, ...] = REMATS) -> Forecast | None:
+def _best(run: PaperTraining, mode: str, planner: Planner, remats: tuple[str, ...] = REMATS) -> Forecast | None:
     """The fastest that fits over mesh, micro-batch, remat and the kernels of the slice, at the paper's sequence length."""
     chips = find_slice(run.hardware).device.chip_count()
     kernels = ("splash",) if run is TPU else ("sdpa", "flex")

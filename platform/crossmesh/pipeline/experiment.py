@@ -32,7 +32,7 @@ from crossmesh.trial.trial import Trial, fetch, prepare, run_trial
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FinishedExperiment:
     """What a finished experiment left."""
 
     report: Report
@@ -74,7 +74,7 @@ def run_experiment(
     repeats: Repeats | None = None,
     *,
     force: bool = False,
-) -> Outcome:
+) -> FinishedExperiment:
     """Train `spec` on every backend, evaluate them beside the base, and write the report into `output`.
 
     Args:
@@ -124,7 +124,7 @@ def run_experiment(
         raise
     finally:
         tracker.finish(parent, status)
-    return Outcome(report, page)
+    return FinishedExperiment(report, page)
 
 
 def _parent_run(spec: ExperimentSpec, tracker: Tracker, identity: str) -> str:

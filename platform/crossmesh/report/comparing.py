@@ -22,7 +22,7 @@ from crossmesh.track.tracker import Tracker
 
 
 @dataclass(frozen=True)
-class Done:
+class FinishedComparison:
     """A finished comparison."""
 
     report: Report
@@ -81,7 +81,7 @@ def compare_runs(
     hours: tuple[float, ...],
     qps: float,
     spec: ExperimentSpec,
-) -> Done:
+) -> FinishedComparison:
     """Make the report of `selection`, write it into a folder of its own in `folder`, and log it; the same report is logged once.
 
     Args:
@@ -105,9 +105,9 @@ def compare_runs(
         page = report.write(folder / f"{_file_name(selection.title)}-{digest[:8]}")
         identity = digest_text(canonical_json([KIND, digest_file(page.with_name(JSON_NAME))]))
         if found := tracker.find(identity):
-            return Done(report, page, found.run_id)
+            return FinishedComparison(report, page, found.run_id)
         run_id = keeper.keep(Kept(selection.title, identity, str(page.parent), len(selection.runs), command))
-    return Done(report, page, run_id)
+    return FinishedComparison(report, page, run_id)
 
 
 def _file_name(title: str) -> str:

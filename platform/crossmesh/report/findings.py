@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from crossmesh.evaluate.estimates import FEWEST_RUNS, Margin
 from crossmesh.installation import job_command
 from crossmesh.metrics import FINAL_LOSS, OUTPUT_TOKENS_PER_S, TOKENS_PER_S, USD_PER_MILLION_TOKENS
-from crossmesh.report.gate.comparable import ASPECTS, GROUPS, NO, NOTHING, YES, Comparison, Difference, Gate
+from crossmesh.report.gate.comparable import ASPECTS, GROUPS, NO, NOTHING, YES, AspectVerdict, Comparison, Difference
 from crossmesh.report.tables.quantities import USD_OUTPUT
 from crossmesh.report.tables.quantity import SERVED, Quantity
 from crossmesh.report.tables.sheets import Computed
@@ -32,7 +32,7 @@ _SHORT_ID = 12
 
 
 @dataclass(frozen=True)
-class Finding:
+class AspectFinding:
     """One aspect with its answer."""
 
     aspect: str
@@ -45,17 +45,17 @@ class Finding:
     """`good`, `bad` or `neutral`."""
 
 
-def findings(results: Results, comparison: Comparison, found: Computed) -> tuple[Finding, ...]:
+def findings(results: Results, comparison: Comparison, found: Computed) -> tuple[AspectFinding, ...]:
     """Return an answer for each aspect, in the order of `ASPECTS`."""
     return tuple(_finding(aspect, results, comparison, found) for aspect in ASPECTS)
 
 
-def _finding(aspect: str, results: Results, comparison: Comparison, found: Computed) -> Finding:
+def _finding(aspect: str, results: Results, comparison: Comparison, found: Computed) -> AspectFinding:
     gate = comparison.gates[aspect]
     letters = {name: group.letter for group in comparison.groups for name in group.names}
     if gate.state == NO:
         blocked = (*(f"{one.scope} differs in {one.key}." for one in gate.blocking[:_NAMED]), *_more(gate.blocking))
-        return Finding(aspect, _QUESTIONS[aspect], gate.state, "Not compared", blocked, BAD)
+        return AspectFinding(aspect, _QUESTIONS[aspect], gate.state, "Not compared", blocked, BAD)
     if aspect == "quality":
         answer, reasons, tone = _better(results, gate, found, letters)
     elif aspect == "serving":
@@ -69,7 +69,7 @@ def _finding(aspect: str, results: Results, comparison: Comparison, found: Compu
     if gate.confounders and gate.state != NOTHING:
         more = [f"{len(gate.confounders) - _NAMED} more keys"] if len(gate.confounders) > _NAMED else []
         reasons.append(f"May be due to {and_words([*(one.key for one in gate.confounders[:_NAMED]), *more])} as well.")
-    return Finding(aspect, _QUESTIONS[aspect], gate.state, answer, tuple(reasons), tone)
+    return AspectFinding(aspect, _QUESTIONS[aspect], gate.state, answer, tuple(reasons), tone)
 
 
 def _more(blocking: Sequence[Difference]) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ def _without_winner(quantity: Quantity) -> tuple[str, list[str], str]:
     return "Not known", [f"{reason[:1].upper()}{reason[1:]}." for reason in list(reasons)[:_NAMED]], NEUTRAL
 
 
-def _better(results: Results, gate: Gate, found: Computed, letters: Mapping[str, str]) -> tuple[str, list[str], str]:
+def _better(results: Results, gate: AspectVerdict, found: Computed, letters: Mapping[str, str]) -> tuple[str, list[str], str]:
     """Which variant solves more of the primary split, and by how much more than the base; without an evaluation, whose loss is lower."""
     key = f"pass_at_1/{results.splits[0]}" if results.splits else ""
     quantity = next((one for one in found.quantities if one.key == key), None)
@@ -185,7 +185,7 @@ def _better(results: Results, gate: Gate, found: Computed, letters: Mapping[str,
     return answer, reasons, tone
 
 
-def _together(gate: Gate, *names: str) -> bool:
+def _together(gate: AspectVerdict, *names: str) -> bool:
     return any(set(names) <= set(one) for one in gate.classes)
 
 
@@ -215,7 +215,7 @@ def _serves(results: Results, found: Computed, letters: Mapping[str, str]) -> tu
     return answer, reasons, NEUTRAL
 
 
-def answer(results: Results, comparison: Comparison, found: Computed) -> str:
+def main_result(results: Results, comparison: Comparison, found: Computed) -> str:
     """Return what a person came for: what the base solves and what the trained models do; without an evaluation, the loss; else nothing.
 
     Only of what may be compared: `base 0.0% -> tuned 39.6%`.

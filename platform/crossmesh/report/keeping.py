@@ -37,7 +37,7 @@ class Kept:
     command: str
 
 
-def keep(tracker: Tracker, report: Kept) -> str:
+def keep_report(tracker: Tracker, report: Kept) -> str:
     """Make a run of the report and return its id."""
     params = {"runs": report.runs, "command": report.command}
     run_id = tracker.start(f"{KIND} {report.title}", KIND, identity=report.identity, params=params)
@@ -96,7 +96,7 @@ class Keeper:
             if answer := self._process.stdout.readline().strip():
                 return answer
         found = self._tracker.find(report.identity)  # The other process may have ended after it was kept.
-        return found.run_id if found else keep(self._tracker, report)
+        return found.run_id if found else keep_report(self._tracker, report)
 
     def _tell(self, line: str) -> None:
         try:
@@ -114,7 +114,7 @@ def main() -> None:
     tracker = Tracker(TrackingSpec(**tracking), StorageSpec(**storage))
     tracker.open_store()
     if line := sys.stdin.readline():
-        sys.stdout.write(f"{keep(tracker, Kept(**json.loads(line)))}\n")
+        sys.stdout.write(f"{keep_report(tracker, Kept(**json.loads(line)))}\n")
         sys.stdout.flush()
 
 

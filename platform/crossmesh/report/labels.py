@@ -28,7 +28,7 @@ _LONGEST = 24
 _SHORT_ID = 8
 
 
-def labels(variants: Sequence[Variant]) -> tuple[str, ...]:
+def variant_labels(variants: Sequence[Variant]) -> tuple[str, ...]:
     """Return a distinct name for each: its backend, and every setting that changes speed and is not the same in all of them.
 
     `torch fsdp2 tp1 micro4`. Of the settings that decide what is learnt those follow that tell apart runs which the ones before do not.

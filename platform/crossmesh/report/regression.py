@@ -20,7 +20,7 @@ EQUAL = "within the smallest difference that matters"
 
 
 @dataclass(frozen=True)
-class Limit:
+class RegressionLimit:
     """The most that a quantity may change for the worse."""
 
     key: str
@@ -33,7 +33,7 @@ class Limit:
 class Judged:
     """A limit held against what was measured."""
 
-    limit: Limit
+    limit: RegressionLimit
     baseline: str
     candidate: str
     """Both with their unit."""
@@ -47,7 +47,7 @@ class Judged:
         return f"{self.limit.key}: {self.baseline} to {self.candidate}, {self.change.words}; fail_if {self.limit.text}: {self.verdict}"
 
 
-def parse_limit(key: str, text: str) -> Limit:
+def parse_limit(key: str, text: str) -> RegressionLimit:
     """Read `-3%`, `2%` or `0`. Raises `InputError` for anything else."""
     found = _LIMIT.match(text.strip())
     if found is None:
@@ -55,10 +55,10 @@ def parse_limit(key: str, text: str) -> Limit:
             f"fail_if.{key}={text!r} is not a limit. Allowed: a change such as -3% (a fall of more than 3% fails), 2% (a rise of more than "
             "2% fails), or 0 (any change for the worse fails)."
         )
-    return Limit(key, text.strip(), float(found[1]) / 100)
+    return RegressionLimit(key, text.strip(), float(found[1]) / 100)
 
 
-def judge(report: Report, runs: Sequence[str], limits: Mapping[str, str]) -> tuple[Judged, ...]:
+def judge_regressions(report: Report, runs: Sequence[str], limits: Mapping[str, str]) -> tuple[Judged, ...]:
     """Hold `limits`, by key of a quantity, against the change from the first of two `runs` of `report`, the baseline, to the second.
 
     A limit is broken where the change is beyond it and so is its whole interval; without an interval the value alone decides.
@@ -87,7 +87,7 @@ def _quantity(found: Computed, key: str) -> Quantity:
     raise InputError(f"fail_if.{key}: neither run has it. They have: {', '.join(one.key for one in found.quantities if one.estimates)}.")
 
 
-def _check(quantity: Quantity, limit: Limit, comparison: Comparison, *names: str) -> None:
+def _check(quantity: Quantity, limit: RegressionLimit, comparison: Comparison, *names: str) -> None:
     lacking = [f"{name} ({quantity.cells[name].text})" for name in names if name not in quantity.estimates]
     if lacking:
         raise InputError(
@@ -111,7 +111,7 @@ def _small(change: Margin, quantity: Quantity, report: Report, names: tuple[str,
     return abs(absolute(quantity, *names).value if quantity.key == LOSS else change.value) < size
 
 
-def _verdict(change: Margin, limit: Limit, quantity: Quantity, small: bool) -> str:
+def _verdict(change: Margin, limit: RegressionLimit, quantity: Quantity, small: bool) -> str:
     sign = 1 if quantity.better == HIGHER else -1
     if sign * change.value >= sign * limit.value:
         return WITHIN

@@ -8,7 +8,7 @@ from crossmesh.errors import require
 
 
 @dataclass(frozen=True)
-class Limits:
+class RegressionLimits:
     """By quantity: the most that a candidate may change for the worse, `-3%` for what should be high, `2%` for what should be low."""
 
     tokens_per_s: str = ""
@@ -49,7 +49,7 @@ class CompareKeys(JobKeys):
     """MLflow id of the run that `candidate` must not be worse than."""
     candidate: str = ""
     """MLflow id of the run that is judged by `fail_if`."""
-    fail_if: Limits = field(default_factory=Limits)
+    fail_if: RegressionLimits = field(default_factory=RegressionLimits)
     """The most that the candidate may change for the worse; the job exits with 1 where it changed by more, outside its interval."""
     hours: tuple[float, ...] = (1.0, 8.0, 24.0)
     """Hours of serving that total costs are given for."""

@@ -31,8 +31,8 @@ from crossmesh.report.gate.integrity import (
     unproven,
 )
 from crossmesh.report.gate.lineage import link
-from crossmesh.report.gate.selection import BENCHMARK, EVALUATE, TRAIN, kind_of
-from crossmesh.report.labels import labels
+from crossmesh.report.gate.selection import BENCHMARK, EVALUATE, TRAIN, run_kind
+from crossmesh.report.labels import variant_labels
 from crossmesh.report.prices import rent
 from crossmesh.report.tables.examples import MOST_VARIANTS, read_said
 from crossmesh.report.trained_run import mean_power, planned_before, training_summary
@@ -75,15 +75,15 @@ def stored_variants(tracker: Tracker, runs: Sequence[TrackedRun], catalogue: str
     """
     reader = _Reader(tracker, catalogue)
     repeats = repeats_by_run(tracker)
-    trainings = [run for run in runs if kind_of(run) == TRAIN]
-    given = [run for run in runs if kind_of(run) != TRAIN]
+    trainings = [run for run in runs if run_kind(run) == TRAIN]
+    given = [run for run in runs if run_kind(run) != TRAIN]
     found = link(trainings, given, [run for kind in (EVALUATE, BENCHMARK) for run in tracker.recent(kind)], reader.examined)
     reader.answers = len(trainings) + len(found.alone) + bool(found.base) <= MOST_VARIANTS
     reader.specs = len(trainings) <= MOST_SPECS
     reader.read_curves(trainings)
     trained = [reader.with_measured(reader.trained(run), found.of(run)) for run in trainings]
     trained = [replace(one, repeats=repeats_of(again)) if (again := repeats.get(str(one.run_id))) else one for one in trained]
-    named = [_renamed(one, name) for one, name in zip(trained, labels(trained), strict=True)]
+    named = [_renamed(one, name) for one, name in zip(trained, variant_labels(trained), strict=True)]
     bases = [reader.with_measured(_untrained("base", found.base), [found.base])] if found.base else []
     own = [reader.with_measured(_untrained(_own_name(run), run), [run]) for run in found.alone]
     return (*bases, *named, *own)
@@ -100,7 +100,7 @@ def _untrained(name: str, run: TrackedRun) -> Variant:
 
 def _own_name(run: TrackedRun) -> str:
     """What a variant is called that was measured and not trained here."""
-    return f"{run.subject if kind_of(run) == EVALUATE else run.name} {run.run_id[:8]}"
+    return f"{run.subject if run_kind(run) == EVALUATE else run.name} {run.run_id[:8]}"
 
 
 def _renamed(variant: Variant, name: str) -> Variant:
@@ -161,7 +161,7 @@ class _Reader:
     def with_measured(self, variant: Variant, runs: Sequence[TrackedRun]) -> Variant:
         """`variant` with what an evaluation and a benchmark found."""
         for run in runs:
-            variant = self._evaluated(run, variant) if kind_of(run) == EVALUATE else self._benchmarked(run, variant)
+            variant = self._evaluated(run, variant) if run_kind(run) == EVALUATE else self._benchmarked(run, variant)
         return variant
 
     def examined(self, run: TrackedRun) -> str:
@@ -201,7 +201,7 @@ class _Reader:
     def _rent(self, run: TrackedRun) -> Rent:
         """What the slice that `run` names costs, as its own plan or `catalogue` has it."""
         params = run.params
-        slices = int(params.get("mesh.dcn", "1")) if kind_of(run) == TRAIN else 1
+        slices = int(params.get("mesh.dcn", "1")) if run_kind(run) == TRAIN else 1
         catalogue = self._catalogue or params.get("hardware.catalogue", "")
         return rent(
             params.get("hardware.name", "cpu"), params.get("plan.price", "on_demand"), params.get("plan.region", ""), catalogue, slices

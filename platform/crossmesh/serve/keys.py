@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.config.serving import ServeSpec
-from crossmesh.errors import InputError, nearest, reading
+from crossmesh.errors import InputError, closest_name, reading
 from crossmesh.files import locked, read_json, write_json
 
 OWN = "own"
@@ -85,7 +85,7 @@ def revoke_key(storage: Path, name: str) -> None:
     with locked(_folder(storage) / "api_keys.lock"):
         kept = _kept(storage)
         if name not in kept:
-            guess = nearest(name, kept)
+            guess = closest_name(name, kept)
             hint = f" Did you mean {guess!r}?" if guess else ""
             raise InputError(f"revoke_key={name!r}: there is no key of that name. Known: {', '.join(kept) or 'none'}.{hint}")
         _keep(storage, {other: entry for other, entry in kept.items() if other != name})

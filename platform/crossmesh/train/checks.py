@@ -5,7 +5,7 @@ A plan asks the same rules (`plan/training/exact.py`); a test walks every plan t
 
 from importlib.util import find_spec
 
-from crossmesh.adapters.init_adapter import modules_of
+from crossmesh.adapters.init_adapter import adapted_modules
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.kernels import FLASH_PACKAGE, check_kernel
@@ -34,4 +34,4 @@ def check_jax(setup: TrainingSetup, architecture: Architecture) -> Placement:
 
 
 def _placed(setup: TrainingSetup, architecture: Architecture, backend: str) -> Placement:
-    return place(architecture, setup.mesh, backend, setup.model, modules_of(setup.lora, setup.init_adapter, architecture))
+    return place(architecture, setup.mesh, backend, setup.model, adapted_modules(setup.lora, setup.init_adapter, architecture))

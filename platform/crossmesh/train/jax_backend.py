@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
 from crossmesh.adapters.convert import to_peft, to_qwix
-from crossmesh.adapters.init_adapter import first_values, modules_of
+from crossmesh.adapters.init_adapter import adapted_modules, first_values
 from crossmesh.data.batches import PackedBatch
 from crossmesh.errors import CrossmeshError
 from crossmesh.hardware.mesh import BATCH_AXES
@@ -78,7 +78,7 @@ class JaxBackend:
         self._architecture = architecture = read_architecture(setup.model_folder)
         check_jax(setup, architecture)
         self._mesh = tunix_jax.device_mesh(setup.mesh)
-        self._modules = modules_of(setup.lora, setup.init_adapter, architecture)
+        self._modules = adapted_modules(setup.lora, setup.init_adapter, architecture)
         self._targets = targets_of(self._modules)
         self._program = program_of(setup, architecture, self._modules, self._mesh)
         structure = self._program.structure

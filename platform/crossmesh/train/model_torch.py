@@ -13,7 +13,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from crossmesh.adapters.init_adapter import first_values, modules_of
+from crossmesh.adapters.init_adapter import adapted_modules, first_values
 from crossmesh.adapters.initial import PEFT_PREFIX, FloatArray
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.compat.torch_core import fused_attention
@@ -90,7 +90,7 @@ def build(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> tup
     held = allocate(model, axes, ranks)
     trained = trained_of(held)
     _fill_base(setup, architecture, model.base, {} if setup.model.quantization != "none" else held)
-    modules = modules_of(setup.lora, setup.init_adapter, architecture)
+    modules = adapted_modules(setup.lora, setup.init_adapter, architecture)
     if modules:
         _fill_adapter(first_values(setup.lora, setup.init_adapter, modules), trained)
     return model, trained
@@ -108,7 +108,7 @@ def assemble(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> 
         base = empty_base(setup.model_folder, architecture, dtype, setup.attention)
     if setup.lora.full:
         base.requires_grad_(True)
-    modules = modules_of(setup.lora, setup.init_adapter, architecture)
+    modules = adapted_modules(setup.lora, setup.init_adapter, architecture)
     masks = None
     if modules:
         _adapt(base, setup, modules)

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Mapping
 
-from crossmesh.adapters.init_adapter import modules_of
+from crossmesh.adapters.init_adapter import adapted_modules
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import adapter_digest, store_adapter
 from crossmesh.models.families.registry import read_architecture
@@ -22,7 +22,7 @@ def write_trained(job: TrainJob, arrays: Mapping[str, FloatArray], serving: Serv
     shutil.rmtree(folder, ignore_errors=True)  # Without a result, what lies there is of an attempt that did not end.
     if spec.lora.full:
         return write_model(folder, arrays, base, spec.model.dtype, serving)
-    modules = modules_of(spec.lora, job.init_adapter.folder if job.init_adapter else None, read_architecture(base))
+    modules = adapted_modules(spec.lora, job.init_adapter.folder if job.init_adapter else None, read_architecture(base))
     config = AdapterConfig.of(modules, spec.lora.dropout, spec.model.weights)
     return store_adapter(folder, arrays, config, job.model.weights_digest, serving)
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from crossmesh.adapters.init_adapter import InitAdapter, find_init_adapter, modules_of
+from crossmesh.adapters.init_adapter import InitAdapter, adapted_modules, find_init_adapter
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.cluster.calls import call_worker
 from crossmesh.cluster.session import ray_session, users_cluster
@@ -156,7 +156,7 @@ def prepare(spec: ExperimentSpec, model: ModelFolder, tracker: Tracker) -> Prepa
     resume = find_resume_checkpoint(spec, tracker)
     architecture = read_architecture(model.path)
     init_adapter = find_init_adapter(spec.lora, model, architecture, spec.storage, lambda: tracker)
-    modules = modules_of(spec.lora, init_adapter.folder if init_adapter else None, architecture)
+    modules = adapted_modules(spec.lora, init_adapter.folder if init_adapter else None, architecture)
     if spec.serve.max_lora_rank < largest_rank(modules):
         raise InputError(
             f"serve.max_lora_rank={spec.serve.max_lora_rank} is below the rank {largest_rank(modules)} of lora.adapter="

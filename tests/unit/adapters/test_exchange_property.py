@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from crossmesh.adapters.convert import to_peft, to_qwix
-from crossmesh.adapters.init_adapter import modules_of
+from crossmesh.adapters.init_adapter import adapted_modules
 from crossmesh.adapters.initial import FloatArray, lora_names
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import read_adapter, serving_form, store_adapter
@@ -117,6 +117,6 @@ def test_round_trips_keep_every_bit(name: str, data: st.DataObject, lora: LoraSp
         store_adapter(folder, to_peft(to_qwix(arrays, targets), targets), AdapterConfig.of(modules, 0.0, "base"), "b" * 64)
         back, _ = read_adapter(folder)
         assert bits(back) == bits(arrays)
-        assert modules_of(LoraSpec(), folder, architecture) == modules
+        assert adapted_modules(LoraSpec(), folder, architecture) == modules
     served = serving_form(arrays, architecture)
     assert {name: served[name].tobytes() for name in arrays} == {name: array.tobytes() for name, array in arrays.items()}

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossmesh.adapters.init_adapter import InitAdapter, find_init_adapter, first_values, modules_of
+from crossmesh.adapters.init_adapter import InitAdapter, adapted_modules, find_init_adapter, first_values
 from crossmesh.adapters.initial import initial_lora
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import store_adapter
@@ -50,7 +50,7 @@ def test_ranks_alphas_and_modules_are_the_adapters(llama: Architecture, adapter:
     start = find(lora, llama, tmp_path)
     assert start is not None
     assert start.folder.is_relative_to(tmp_path / "storage")
-    modules = modules_of(lora, start.folder, llama)
+    modules = adapted_modules(lora, start.folder, llama)
     assert modules == lora_modules(OWN, llama)
     values = first_values(lora, start.folder, modules)
     assert all(np.array_equal(values[name], array + np.float32(0.5)) for name, array in initial_lora(modules, 1).items())
@@ -62,7 +62,7 @@ def test_ranks_alphas_and_modules_are_the_adapters(llama: Architecture, adapter:
 def test_without_an_adapter_training_starts_from_the_seed(llama: Architecture, tmp_path: Path) -> None:
     lora = LoraSpec(rank=2, seed=3)
     assert find(lora, llama, tmp_path) is None
-    modules = modules_of(lora, None, llama)
+    modules = adapted_modules(lora, None, llama)
     assert modules == lora_modules(lora, llama)
     assert all(np.array_equal(array, initial_lora(modules, 3)[name]) for name, array in first_values(lora, None, modules).items())
 

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from checkpoint_folders import write_peft
-from crossmesh.adapters.init_adapter import first_values, modules_of
+from crossmesh.adapters.init_adapter import adapted_modules, first_values
 from crossmesh.adapters.initial import PEFT_PREFIX
 from crossmesh.adapters.merge import match_modules, read_base_config
 from crossmesh.adapters.peft_format import open_adapter, write_serving_adapter
@@ -70,7 +70,7 @@ def test_older_names_are_served_and_continued_under_the_models_own(old: str, tmp
     assert served.config.modules == (module,)
     assert served.config.rank_of(module) == 8
     np.testing.assert_array_equal(served.pair(module)[1], pair()[1])
-    modules = modules_of(LoraSpec(), tmp_path / "old", architecture)
+    modules = adapted_modules(LoraSpec(), tmp_path / "old", architecture)
     assert [one.target.hf for one in modules] == [module]
     assert first_values(LoraSpec(), tmp_path / "old", modules).keys() == {f"{PEFT_PREFIX}{module}.lora_{letter}.weight" for letter in "AB"}
 

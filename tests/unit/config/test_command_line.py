@@ -9,7 +9,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from crossmesh.config.command_line import command, readable, value_text
+from crossmesh.config.command_line import command, hydra_arguments, value_text
 from crossmesh.config.compose import JobKeys, compose_spec, run_job
 from crossmesh.errors import InputError
 
@@ -31,7 +31,7 @@ CONF = Path(__file__).resolve().parents[3] / "conf"
 )
 def test_what_hydra_does_not_have_is_refused_by_name(given, parts):
     with pytest.raises(InputError) as caught:
-        readable(given)
+        hydra_arguments(given)
     for part in parts:
         assert part in str(caught.value)
 
@@ -40,29 +40,29 @@ def test_what_hydra_does_not_have_is_refused_by_name(given, parts):
     "given", [["-m", "a=1,2"], ["--cfg", "job"], ["-c", "job", "--resolve"], ["--info", "config"], ["--help"], ["model={a:1}"]]
 )
 def test_what_hydra_reads_is_left_as_it_is(given):
-    assert readable(given) == given
+    assert hydra_arguments(given) == given
 
 
 @pytest.mark.parametrize("path", ["/données/rows.jsonl", "/a#b/rows.jsonl", "/a b;c/rows", "/数据/rows.jsonl", "/a&b<c>/r!^.jsonl"])
 def test_a_path_with_any_sign_reaches_the_spec_as_it_was_typed(path):
-    overrides = readable([f"data.source={path}"])
+    overrides = hydra_arguments([f"data.source={path}"])
     assert compose_spec(CONF, *overrides).data.source == path
 
 
 @pytest.mark.parametrize("given", ["name=a=b", "data.source=/a'b", "storage.root=/a(b", "serve.adapters=[a:/é]"])
 def test_what_could_mean_several_things_is_shown_as_it_is_written(given):
     with pytest.raises(InputError) as caught:
-        readable([given])
+        hydra_arguments([given])
     assert "Write: " in str(caught.value)
 
 
 def test_the_way_that_a_message_shows_works():
     with pytest.raises(InputError) as caught:
-        readable(["name=a=b"])
+        hydra_arguments(["name=a=b"])
     shown = re.search(r"Write: (.*)", str(caught.value))[1]
     (argument,) = shlex.split(shown)
     assert argument == "name='a=b'"
-    assert readable([argument]) == [argument]
+    assert hydra_arguments([argument]) == [argument]
 
 
 def test_a_command_is_shown_as_a_shell_takes_it():

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from crossmesh.doctor import cluster_examination, sharing
-from crossmesh.doctor.accelerators import Seen, SeenGpu, node_finding
-from crossmesh.doctor.chip_speed import Measured, chip_findings, measure
-from crossmesh.doctor.clocks import Answer, skew, skew_finding
+from crossmesh.doctor.accelerators import SeenAccelerators, SeenGpu, node_finding
+from crossmesh.doctor.chip_speed import ChipSpeed, chip_findings, measure_chip
+from crossmesh.doctor.clocks import ClockSample, skew, skew_finding
 from crossmesh.doctor.finding import FAULT, NOTE, OK, fault, ok
 from crossmesh.doctor.node_probe import of_drivers
-from crossmesh.doctor.nodes import Node, chosen, is_up, listed, recognized
+from crossmesh.doctor.nodes import RayNode, chosen, is_up, listed, recognized
 from crossmesh.hardware.catalogue import find_slice, slices
 from crossmesh.hardware.devices import Cpu, Gpu, Tpu
 from emulated_cluster import EmulatedNode, gpu_node, tpu_nodes
@@ -21,7 +21,7 @@ from emulated_cluster import EmulatedNode, gpu_node, tpu_nodes
 HEAD = {"node:__internal_head__": 1.0}
 
 
-def nodes(*made: EmulatedNode) -> list[Node]:
+def nodes(*made: EmulatedNode) -> list[RayNode]:
     """As Ray lists them, in no order."""
     found: list[dict[str, Any]] = []
     for number, one in enumerate(made):
@@ -90,14 +90,14 @@ def test_a_chip_that_the_catalogue_does_not_know():
 
 
 def test_skew_is_that_of_the_fastest_answer_and_half_its_round_trip_bounds_it():
-    answers = [Answer(100.0, 131.0, 102.0), Answer(110.0, 140.1, 110.2), Answer(120.0, 150.9, 121.0)]
+    answers = [ClockSample(100.0, 131.0, 102.0), ClockSample(110.0, 140.1, 110.2), ClockSample(120.0, 150.9, 121.0)]
     seconds, bound = skew(answers)
     assert (round(seconds, 6), round(bound, 6)) == (30.0, 0.1)
     found = skew_finding(answers)
     assert (found.status, "30000.0 ms ahead of" in found.found, "within 100.0 ms" in found.found) == (FAULT, True, True)
     assert "timedatectl set-ntp true" in found.mend
-    assert skew_finding([Answer(100.0, 99.9, 100.0)]).found.startswith("100.0 ms behind")
-    assert skew_finding([Answer(100.0, 104.0, 106.0)]).status == OK  # 1 s, give or take 3.
+    assert skew_finding([ClockSample(100.0, 99.9, 100.0)]).found.startswith("100.0 ms behind")
+    assert skew_finding([ClockSample(100.0, 104.0, 106.0)]).status == OK  # 1 s, give or take 3.
 
 
 def test_one_folder_and_two(tmp_path):
@@ -134,21 +134,21 @@ def values(**changes: Any) -> Mapping[str, Any]:
 
 def test_a_chip_beside_the_catalogue():
     h100 = find_slice("gpu_1xh100")
-    found = {one.name: one for one in chip_findings(Measured(values()), h100.chip, h100.device)}
+    found = {one.name: one for one in chip_findings(ChipSpeed(values()), h100.chip, h100.device)}
     assert {one.status for one in found.values()} == {OK}
     assert found["NCCL"].found == "2.29.7, CUDA 13.0"
     assert found["bf16 matmul"].found.endswith(": 71% MFU of h100's peak")  # 700 of 989.
     assert found["memory bandwidth"].found.endswith(": 90% of h100's")  # 3.0 of 3.35.
-    slow = {one.name: one for one in chip_findings(Measured(values(flops_per_s=300e12)), h100.chip, h100.device)}
+    slow = {one.name: one for one in chip_findings(ChipSpeed(values(flops_per_s=300e12)), h100.chip, h100.device)}
     assert (slow["bf16 matmul"].status, slow["bf16 matmul"].mend.startswith("nvidia-smi -q")) == (FAULT, True)
-    unknown = {one.name: one for one in chip_findings(Measured(values()), None, h100.device)}
+    unknown = {one.name: one for one in chip_findings(ChipSpeed(values()), None, h100.device)}
     assert unknown["bf16 matmul"].status == NOTE
 
 
 def test_libtpu_and_its_flags():
     v5p = find_slice("tpu_v5p_8")
     told = values(platform="tpu", chip="TPU v5", flops_per_s=400e12, nccl="", libtpu="0.0.40", flags="--a=1 --b=2")
-    found = {one.name: one for one in chip_findings(Measured(told), v5p.chip, v5p.device)}
+    found = {one.name: one for one in chip_findings(ChipSpeed(told), v5p.chip, v5p.device)}
     assert found["XLA flags"].found == "libtpu 0.0.40 takes all 2 of LIBTPU_INIT_ARGS"
     assert found["bf16 matmul"].status == OK
 
@@ -164,21 +164,21 @@ def test_libtpu_and_its_flags():
 )
 def test_a_measurement_that_failed(said, name, status, part):
     v5p = find_slice("tpu_v5p_8")
-    (found,) = chip_findings(Measured(said=said), v5p.chip, v5p.device)
+    (found,) = chip_findings(ChipSpeed(said=said), v5p.chip, v5p.device)
     assert (found.name, found.status, part in found.mend) == (name, status, True)
 
 
 def test_a_measurement_that_cannot_start_or_takes_too_long(tmp_path):
-    assert "No such file" in measure("torch", python=str(tmp_path / "python")).said
+    assert "No such file" in measure_chip("torch", python=str(tmp_path / "python")).said
     sleeper = tmp_path / "python"
     sleeper.write_text("#!/bin/sh\nexec sleep 60\n")
     sleeper.chmod(0o755)
-    assert measure("torch", python=str(sleeper), within_s=0.2).said == "no result within 0.2 s"
+    assert measure_chip("torch", python=str(sleeper), within_s=0.2).said == "no result within 0.2 s"
 
 
 def test_an_unknown_flag_ends_the_measurement_and_is_said():
     v5p = find_slice("tpu_v5p_8")
-    measured = measure("jax", {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_flag_that_is_none=1"}, sys.executable, 60)
+    measured = measure_chip("jax", {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_flag_that_is_none=1"}, sys.executable, 60)
     (found,) = chip_findings(measured, v5p.chip, v5p.device)
     assert (found.name, "--xla_flag_that_is_none=1" in found.found) == ("XLA flags", True)
 
@@ -191,11 +191,11 @@ def test_what_only_drivers_need_is_a_note_on_other_nodes():
 
 def test_a_node_without_the_chips_that_ray_was_told_of():
     h100 = find_slice("gpu_2xh100").device
-    one = Seen((SeenGpu("NVIDIA H100 80GB HBM3", 81559 << 20, "580.1"),), "13.0")
+    one = SeenAccelerators((SeenGpu("NVIDIA H100 80GB HBM3", 81559 << 20, "580.1"),), "13.0")
     assert node_finding(one, h100, 2, emulated=False).status == FAULT
     assert node_finding(one, h100, 1, emulated=False).status == OK
     assert node_finding(one, Cpu(), 0, emulated=False).status == NOTE
-    assert node_finding(Seen(), h100, 2, emulated=True).status == NOTE
+    assert node_finding(SeenAccelerators(), h100, 2, emulated=True).status == NOTE
 
 
 def test_environments_that_jobs_of_the_hardware_use(monkeypatch):

@@ -13,7 +13,7 @@ from crossmesh.config.compose import Job
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.doctor.examination import OF_A_MACHINE, examine
 from crossmesh.doctor.finding import Finding, fault, note, ok
-from crossmesh.doctor.report import NodeReport, Report, record, show
+from crossmesh.doctor.report import Diagnosis, NodeReport, print_diagnosis, record
 from crossmesh.jobs import doctor
 from crossmesh.ports import free_port
 
@@ -58,8 +58,8 @@ def test_a_fault_without_a_remedy_cannot_be_said():
 def test_no_secret_is_shown(monkeypatch, capsys):
     monkeypatch.setenv("MY_API_KEY", "abcdef-123456")
     found = (fault("MLflow", "http://me:password@host is away: abcdef-123456", "curl http://me:password@host"),)
-    report = Report(found, (NodeReport("f00", "10.0.0.2", "10.0.0.2, node f00 (2 x H100)", 0, found),))
-    show(report, RichConsole(width=200))
+    report = Diagnosis(found, (NodeReport("f00", "10.0.0.2", "10.0.0.2, node f00 (2 x H100)", 0, found),))
+    print_diagnosis(report, RichConsole(width=200))
     for text in (json.dumps(record(report)), capsys.readouterr().out):
         assert "password" not in text
         assert "abcdef-123456" not in text
@@ -69,7 +69,7 @@ def test_no_secret_is_shown(monkeypatch, capsys):
 def test_commands_are_printed_whole_on_a_narrow_terminal(capsys):
     mend = "python -m pip install --no-deps --require-hashes -r " + "/a/long/folder" * 10
     node = NodeReport("f00", "10.0.0.2", "10.0.0.2, node f00 (2 x H100)", 3, (note("memory", "scarce", mend),))
-    show(Report((fault("lock", "x [1/2]", mend), ok("memory", "fine")), (node,)), RichConsole(width=60))
+    print_diagnosis(Diagnosis((fault("lock", "x [1/2]", mend), ok("memory", "fine")), (node,)), RichConsole(width=60))
     said = capsys.readouterr().out
     assert f"  lock: {mend}\n" in said
     assert f"  memory on 10.0.0.2, node f00: {mend}\n" in said
@@ -79,7 +79,7 @@ def test_commands_are_printed_whole_on_a_narrow_terminal(capsys):
 
 @pytest.mark.parametrize(("findings", "code"), [((ok("a", "b"), note("c", "d")), 0), ((ok("a", "b"), fault("c", "d", "e")), 1)])
 def test_a_fault_is_exit_code_1(monkeypatch, capsys, findings, code):
-    monkeypatch.setattr("crossmesh.doctor.diagnosis.diagnose", lambda *_, **__: Report(findings))
+    monkeypatch.setattr("crossmesh.doctor.diagnosis.diagnose", lambda *_, **__: Diagnosis(findings))
     ended = 0
     try:
         doctor.run(Job(ExperimentSpec(), doctor.DoctorKeys(output="json")))

@@ -23,7 +23,7 @@ from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.config.serving import ServeSpec
 from crossmesh.config.training import DataSpec, HardwareSpec
 from crossmesh.doctor import accelerators, judging, listeners, machine, packages, private_files, services, storage
-from crossmesh.doctor.accelerators import Seen, SeenGpu, accelerators_finding, cost_finding, driver_finding, seen_here
+from crossmesh.doctor.accelerators import SeenAccelerators, SeenGpu, accelerators_finding, cost_finding, driver_finding, seen_here
 from crossmesh.doctor.finding import FAULT, NOTE, OK, Finding
 from crossmesh.evaluate import judge, sandbox
 from crossmesh.hardware.catalogue import find_slice
@@ -395,18 +395,18 @@ def test_a_hub_that_takes_connections_and_never_answers(monkeypatch):
 @pytest.mark.parametrize(
     ("hardware", "seen", "cluster", "status"),
     [
-        ("gpu_2xh100", Seen(), None, FAULT),
-        ("gpu_2xh100", Seen((H100,)), None, FAULT),
-        ("gpu_2xh100", Seen((H100, H100)), None, OK),
-        ("gpu_1xh100", Seen((A100,)), None, FAULT),
-        ("gpu_8xa100_80", Seen((A100,) * 8), None, FAULT),
-        ("gpu_8xa100_40", Seen((A100,) * 8), None, OK),
-        ("gpu_2xh100", Seen(), "10.0.0.1:6379", NOTE),
-        ("tpu_v5p_8", Seen(tpus=4), None, OK),
-        ("tpu_v5p_8", Seen(tpus=1), None, FAULT),
-        ("tpu_v5p_16", Seen(tpus=4), None, FAULT),
-        ("cpu", Seen(), None, OK),
-        ("cpu", Seen((H100,)), None, NOTE),
+        ("gpu_2xh100", SeenAccelerators(), None, FAULT),
+        ("gpu_2xh100", SeenAccelerators((H100,)), None, FAULT),
+        ("gpu_2xh100", SeenAccelerators((H100, H100)), None, OK),
+        ("gpu_1xh100", SeenAccelerators((A100,)), None, FAULT),
+        ("gpu_8xa100_80", SeenAccelerators((A100,) * 8), None, FAULT),
+        ("gpu_8xa100_40", SeenAccelerators((A100,) * 8), None, OK),
+        ("gpu_2xh100", SeenAccelerators(), "10.0.0.1:6379", NOTE),
+        ("tpu_v5p_8", SeenAccelerators(tpus=4), None, OK),
+        ("tpu_v5p_8", SeenAccelerators(tpus=1), None, FAULT),
+        ("tpu_v5p_16", SeenAccelerators(tpus=4), None, FAULT),
+        ("cpu", SeenAccelerators(), None, OK),
+        ("cpu", SeenAccelerators((H100,)), None, NOTE),
     ],
 )
 def test_accelerators_that_are_not_those_that_were_chosen(hardware, seen, cluster, status):
@@ -417,19 +417,19 @@ def test_accelerators_that_are_not_those_that_were_chosen(hardware, seen, cluste
 
 
 def test_what_the_driver_says_is_read(programs, tmp_path):
-    assert seen_here(tmp_path / "none") == Seen()
+    assert seen_here(tmp_path / "none") == SeenAccelerators()
     script = """case "$*" in
 *query-gpu*) echo "NVIDIA H100 80GB HBM3, 81559, 580.95.05"; echo "NVIDIA H100 80GB HBM3, 81559, 580.95.05";;
 *) echo "| NVIDIA-SMI 580.95.05    Driver Version: 580.95.05    CUDA Version: 13.0     |";;
 esac"""
     program(programs, "nvidia-smi", script)
     seen = seen_here(tmp_path / "none")
-    assert seen == Seen((H100, H100), "13.0")
+    assert seen == SeenAccelerators((H100, H100), "13.0")
     assert str(seen) == "2 x NVIDIA H100 80GB HBM3, driver 580.95.05, CUDA 13.0"
     assert driver_finding(seen).status == OK
-    assert_fault(driver_finding(Seen((A100,))), "sudo apt-get install -y nvidia-driver-580-server")
+    assert_fault(driver_finding(SeenAccelerators((A100,))), "sudo apt-get install -y nvidia-driver-580-server")
     program(programs, "nvidia-smi", "echo 'NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver'; exit 9")
-    assert seen_here(tmp_path / "none") == Seen()
+    assert seen_here(tmp_path / "none") == SeenAccelerators()
 
 
 def test_tpus_are_counted_by_their_device_files(programs, tmp_path):

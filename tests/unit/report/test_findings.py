@@ -4,7 +4,7 @@ import pytest
 
 from crossmesh.config.verdicts import MattersSpec
 from crossmesh.report.findings import headline, lead, loss_gaps, repeat_command, small
-from crossmesh.report.gate.comparable import compare
+from crossmesh.report.gate.comparable import compare_variants
 from crossmesh.report.pages.html import render_html
 from crossmesh.report.pages.write import make_report
 from crossmesh.report.tables.sheets import computed
@@ -171,7 +171,9 @@ def test_a_command_names_runs_by_how_their_ids_begin_unless_that_reads_as_a_numb
 def test_losses_that_are_the_same_are_said_to_be(results):
     torch, jax = results.trained
     same = replace(results, variants=(torch, replace(jax, training=torch.training)))
-    assert lead(same, compare(same.variants))[-1] == "Step for step their losses are equal."
-    page = render_html(same, compare(same.variants), computed(same, compare(same.variants)))
+    assert lead(same, compare_variants(same.variants))[-1] == "Step for step their losses are equal."
+    page = render_html(same, compare_variants(same.variants), computed(same, compare_variants(same.variants)))
     assert "lower panel" not in page
-    assert "The lower panel is" in render_html(results, compare(results.variants), computed(results, compare(results.variants)))
+    assert "The lower panel is" in render_html(
+        results, compare_variants(results.variants), computed(results, compare_variants(results.variants))
+    )

@@ -4,7 +4,7 @@ import pytest
 
 from crossmesh.errors import InputError
 from crossmesh.report.pages.write import make_report
-from crossmesh.report.regression import judge
+from crossmesh.report.regression import judge_regressions
 from crossmesh.report.variants import Repeat, Results
 
 
@@ -21,7 +21,7 @@ def pair(results, factor=1.0):
 
 def verdict(results, baseline="torch", candidate="jax", **limits):
     runs = {one.name: one.run_id for one in results.variants}
-    return [one.verdict for one in judge(make_report(results), (runs[baseline], runs[candidate]), limits)]
+    return [one.verdict for one in judge_regressions(make_report(results), (runs[baseline], runs[candidate]), limits)]
 
 
 @pytest.mark.parametrize(

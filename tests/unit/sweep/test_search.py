@@ -6,7 +6,7 @@ from pathlib import Path
 import hydra
 import pytest
 
-from crossmesh.config.compose import build, register
+from crossmesh.config.compose import build_job, register
 from crossmesh.config.tune import TuneKeys, TuneSpec
 from crossmesh.errors import InputError
 from crossmesh.sweep.search import TuneSearch, settings_of
@@ -77,5 +77,5 @@ def test_every_shipped_search_composes(conf: Path) -> None:
     spaces = {"default": set(), "pbt": {"optim.learning_rate", "optim.weight_decay"}}
     for file in sorted((conf / "tune").glob("*.yaml")):
         with hydra.initialize_config_dir(version_base="1.3", config_dir=str(conf)):
-            keys = build(hydra.compose("job/tune", [f"tune={file.stem}"]), TuneKeys, conf).keys
+            keys = build_job(hydra.compose("job/tune", [f"tune={file.stem}"]), TuneKeys, conf).keys
         assert set(keys.tune.space) == spaces.get(file.stem, {"optim.learning_rate", "lora.rank"})

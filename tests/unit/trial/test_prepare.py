@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from crossmesh.adapters.init_adapter import modules_of
+from crossmesh.adapters.init_adapter import adapted_modules
 from crossmesh.adapters.initial import initial_lora
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import adapter_digest, store_adapter
@@ -63,7 +63,7 @@ def test_the_adapter_is_science_by_its_content(spec: ExperimentSpec, model: Mode
     others = [prepared(spec, model, adapter=str(other)), prepared(spec, model, **from_the_seed)]
     assert len({one.identity, *(trial.identity for trial in others)}) == 3
     assert one.init_adapter is not None
-    assert modules_of(LoraSpec(), one.init_adapter.folder, read_architecture(model.path)) == lora_modules(
+    assert adapted_modules(LoraSpec(), one.init_adapter.folder, read_architecture(model.path)) == lora_modules(
         OWN, read_architecture(model.path)
     )
 

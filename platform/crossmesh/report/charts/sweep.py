@@ -18,7 +18,7 @@ _AXES = ("dcn", "data", "fsdp", "tp")
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """A trained variant as a point of a sweep."""
 
     name: str
@@ -35,7 +35,7 @@ class Point:
         return f"{self.backend} on {self.hardware}"
 
 
-def points(results: Results) -> tuple[Point, ...]:
+def points(results: Results) -> tuple[SweepPoint, ...]:
     """Those whose system record says mesh and micro-batch."""
     found = []
     for variant in results.trained:
@@ -46,11 +46,13 @@ def points(results: Results) -> tuple[Point, ...]:
         used = [f"{axis} {mesh[axis]}" for axis in _AXES if mesh.get(axis, 1) > 1]
         where = (str(system.get("backend", "")), str(system.get("hardware", "")))
         devices = math.prod(int(mesh.get(axis, 1)) for axis in _AXES)
-        found.append(Point(variant.name, *where, " ".join(used) or "1 device", int(system["batch_micro"]), devices, training.tokens_per_s))
+        found.append(
+            SweepPoint(variant.name, *where, " ".join(used) or "1 device", int(system["batch_micro"]), devices, training.tokens_per_s)
+        )
     return tuple(found)
 
 
-def heat_panels(found: Sequence[Point]) -> dict[str, dict[tuple[str, int], float]]:
+def heat_panels(found: Sequence[SweepPoint]) -> dict[str, dict[tuple[str, int], float]]:
     """By panel: the best rate of each mesh and micro-batch; only where either varies, at most six panels."""
     panels: dict[str, dict[tuple[str, int], float]] = {}
     for one in found:
@@ -102,7 +104,7 @@ def _chip(hardware: str) -> str:
     return known.chip.name if known and known.chip else hardware
 
 
-def scaling(found: Sequence[Point]) -> dict[str, list[tuple[int, float]]]:
+def scaling_lines(found: Sequence[SweepPoint]) -> dict[str, list[tuple[int, float]]]:
     """By backend and kind of chip: (devices, best rate), where there is more than one number of devices."""
     best: dict[str, dict[int, float]] = {}
     for one in found:
@@ -111,7 +113,7 @@ def scaling(found: Sequence[Point]) -> dict[str, list[tuple[int, float]]]:
     return {kind: sorted(sizes.items()) for kind, sizes in sorted(best.items()) if len(sizes) > 1}
 
 
-def draw_scaling(figure: Any, lines: Mapping[str, Sequence[tuple[int, float]]], palette: Palette) -> None:
+def draw_measured_scaling(figure: Any, lines: Mapping[str, Sequence[tuple[int, float]]], palette: Palette) -> None:
     """Best real tokens per second by number of devices; dashed is as many times the smallest as there are devices."""
     axis = figure.subplots()
     for number, (kind, sizes) in enumerate(lines.items()):
@@ -128,7 +130,7 @@ def draw_scaling(figure: Any, lines: Mapping[str, Sequence[tuple[int, float]]], 
 
 
 @dataclass(frozen=True)
-class Offer:
+class PricedVariant:
     """A trained variant as an offer: what a million tokens take and cost, and how good it is."""
 
     name: str
@@ -139,12 +141,12 @@ class Offer:
     score: float | None
 
 
-def offers(results: Results, names: Set[str]) -> tuple[Offer, ...]:
+def offers(results: Results, names: Set[str]) -> tuple[PricedVariant, ...]:
     """Of the variants called `names`, which may be compared with each other."""
     return tuple(one for variant in results.trained if variant.name in names and (one := _offer(variant, results)) is not None)
 
 
-def _offer(variant: Variant, results: Results) -> Offer | None:
+def _offer(variant: Variant, results: Results) -> PricedVariant | None:
     training = variant.training
     if training is None or not training.tokens_per_s:
         return None
@@ -153,10 +155,10 @@ def _offer(variant: Variant, results: Results) -> Offer | None:
     hours = 1e6 / training.tokens_per_s / 3600
     usd = hours * variant.rent.usd_per_hour if variant.rent.usd_per_hour is not None else None
     kind = f"{system.get('backend', '')} on {system.get('hardware', '')}"
-    return Offer(variant.name, kind, hours, usd, training.final_loss, score.value if score else None)
+    return PricedVariant(variant.name, kind, hours, usd, training.final_loss, score.value if score else None)
 
 
-def front(found: Sequence[Offer], matters: MattersSpec = MattersSpec()) -> list[Offer]:  # noqa: B008  # Frozen.
+def front(found: Sequence[PricedVariant], matters: MattersSpec = MattersSpec()) -> list[PricedVariant]:  # noqa: B008  # Frozen.
     """Those that no other beats, by time.
 
     One beats another when it is better by a difference that matters in time or price (or loss, where there are no prices), and worse by
@@ -167,7 +169,7 @@ def front(found: Sequence[Offer], matters: MattersSpec = MattersSpec()) -> list[
         if height(one) < best:
             best = height(one)
             undominated.append(one)
-    kept: list[Offer] = []
+    kept: list[PricedVariant] = []
     for one in undominated:
         beaten = any(_beats(other, one, matters) for other in undominated if other is not one)
         if not beaten and not any(_same(other, one, matters) for other in kept):
@@ -175,7 +177,7 @@ def front(found: Sequence[Offer], matters: MattersSpec = MattersSpec()) -> list[
     return kept
 
 
-def drawn(found: Sequence[Offer]) -> Sequence[Offer]:
+def drawn(found: Sequence[PricedVariant]) -> Sequence[PricedVariant]:
     """Those that are dots: all, or of very many as many as can be told apart, evenly by time."""
     if len(found) <= DOTS:
         return found
@@ -183,7 +185,7 @@ def drawn(found: Sequence[Offer]) -> Sequence[Offer]:
     return [ordered[round(number * (len(ordered) - 1) / (DOTS - 1))] for number in range(DOTS)]
 
 
-def _steps_ahead(one: Offer, other: Offer, matters: MattersSpec) -> tuple[float, float]:
+def _steps_ahead(one: PricedVariant, other: PricedVariant, matters: MattersSpec) -> tuple[float, float]:
     """By how much `one` is better than `other` in time and in height, in differences that matter."""
     time = (1 - one.hours / other.hours) / max(matters.speed / 100, 1e-12) if other.hours else 0.0
     if one.usd is None or other.usd is None:
@@ -191,21 +193,21 @@ def _steps_ahead(one: Offer, other: Offer, matters: MattersSpec) -> tuple[float,
     return time, (1 - one.usd / other.usd) / max(matters.usd / 100, 1e-12) if other.usd else 0.0
 
 
-def _beats(one: Offer, other: Offer, matters: MattersSpec) -> bool:
+def _beats(one: PricedVariant, other: PricedVariant, matters: MattersSpec) -> bool:
     ahead, behind = _steps_ahead(one, other, matters), _steps_ahead(other, one, matters)
     return max(ahead) >= 1 and max(behind) < 1
 
 
-def _same(one: Offer, other: Offer, matters: MattersSpec) -> bool:
+def _same(one: PricedVariant, other: PricedVariant, matters: MattersSpec) -> bool:
     return max(*_steps_ahead(one, other, matters), *_steps_ahead(other, one, matters)) < 1
 
 
-def height(one: Offer) -> float:
+def height(one: PricedVariant) -> float:
     """What is drawn upwards: the price, or the loss where there is none."""
     return one.loss if one.usd is None else one.usd
 
 
-def draw_offers(figure: Any, found: Sequence[Offer], palette: Palette, matters: MattersSpec) -> None:
+def draw_offers(figure: Any, found: Sequence[PricedVariant], palette: Palette, matters: MattersSpec) -> None:
     """Price (or loss) against time of a million real tokens; where models were evaluated the area of a dot is what they solve."""
     axis = figure.subplots()
     priced = all(one.usd is not None for one in found)

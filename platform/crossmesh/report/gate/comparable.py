@@ -93,7 +93,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Group:
+class ScienceGroup:
     """Runs that learnt the same."""
 
     letter: str
@@ -103,7 +103,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Gate:
+class AspectVerdict:
     """The verdict in one aspect."""
 
     aspect: str
@@ -119,9 +119,9 @@ class Gate:
 class Comparison:
     """The verdict on a set of records."""
 
-    gates: Mapping[str, Gate]
+    gates: Mapping[str, AspectVerdict]
     """By aspect, in the order of `ASPECTS`."""
-    groups: tuple[Group, ...]
+    groups: tuple[ScienceGroup, ...]
     """Trained runs by what they learnt, the largest first."""
     differences: tuple[Difference, ...]
     """By scope in the order of `EFFECTS`, then by key."""
@@ -161,7 +161,7 @@ class Comparison:
         return tuple(difference for difference in self.differences if difference.scope in scopes)
 
 
-def compare(variants: Sequence[Variant]) -> Comparison:
+def compare_variants(variants: Sequence[Variant]) -> Comparison:
     """Compare variants: training records among those that were trained, evaluation and serving records among those that have them.
 
     A base model has no science and is a reference for quality only. What was not evaluated or benchmarked is a missing cell, not a
@@ -175,14 +175,14 @@ def compare(variants: Sequence[Variant]) -> Comparison:
     return Comparison(
         gates={aspect: _gate(aspect, variants, found) for aspect in ASPECTS},
         groups=tuple(
-            Group(_letter(number), names, _group_words(names, found["science"]) if len(by_science) > 1 else "")
+            ScienceGroup(_letter(number), names, _group_words(names, found["science"]) if len(by_science) > 1 else "")
             for number, names in enumerate(by_science)
         ),
         differences=differences,
     )
 
 
-def _gate(aspect: str, variants: Sequence[Variant], found: Mapping[str, tuple[Difference, ...]]) -> Gate:
+def _gate(aspect: str, variants: Sequence[Variant], found: Mapping[str, tuple[Difference, ...]]) -> AspectVerdict:
     if aspect == "serving":
         members = [one for one in variants if one.serving]
         classes = _real_apart(_classes(members, "workload"), {one.name for one in members if one.serving_emulated})
@@ -206,7 +206,7 @@ def _gate(aspect: str, variants: Sequence[Variant], found: Mapping[str, tuple[Di
         state = YES
     else:  # A base model beside each of two trainings does not make these comparable with each other.
         state = GROUPS if any(len(trained & set(names)) > 1 for names in together) else NO
-    return Gate(aspect, state, together, blocking, confounders)
+    return AspectVerdict(aspect, state, together, blocking, confounders)
 
 
 def quality_classes(variants: Sequence[Variant]) -> tuple[tuple[str, ...], ...]:

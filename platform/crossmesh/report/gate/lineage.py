@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
-from crossmesh.report.gate.selection import BENCHMARK, EVALUATE, kind_of, parent_of
+from crossmesh.report.gate.selection import BENCHMARK, EVALUATE, parent_of, run_kind
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TrackedRun
 
 _BASE = "base"
@@ -53,7 +53,7 @@ def link(
         found = sorted(evaluations[one.run_id], key=lambda run: -ways[examined(run)])[:1]
         measured[one.run_id] = [*found, *owned[BENCHMARK].of(one)[:1]]
     used = {run.run_id for found in measured.values() for run in found}
-    known = {examined(run) for found in measured.values() for run in found if kind_of(run) == EVALUATE}
+    known = {examined(run) for found in measured.values() for run in found if run_kind(run) == EVALUATE}
     bases = {one.tags[TAG_BASE] for one in trainings if TAG_BASE in one.tags}
     parents = {parent_of(one) for one in trainings} - {""}
     base = next((run for run in candidates if _examines_base(run, bases, parents) and examined(run) in known), None)
@@ -69,7 +69,7 @@ class _Owned:
         self._by_place: dict[tuple[str, str], list[TrackedRun]] = {}
         self._order: dict[str, int] = {}
         for run in candidates:
-            if kind_of(run) != kind:
+            if run_kind(run) != kind:
                 continue
             self._order[run.run_id] = len(self._order)
             if TAG_ADAPTER in run.tags:
@@ -86,6 +86,6 @@ class _Owned:
 
 def _examines_base(run: TrackedRun, bases: Set[str], parents: Set[str]) -> bool:
     """Whether `run` examined the base of a training, or stands beside one in its pipeline."""
-    if kind_of(run) != EVALUATE or TAG_ADAPTER in run.tags:
+    if run_kind(run) != EVALUATE or TAG_ADAPTER in run.tags:
         return False
     return run.tags.get(TAG_BASE) in bases or (run.subject == _BASE and parent_of(run) in parents)

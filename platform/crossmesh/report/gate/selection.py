@@ -28,7 +28,7 @@ class Selection:
     """What was left out, and why."""
 
 
-def kind_of(run: TrackedRun) -> str:
+def run_kind(run: TrackedRun) -> str:
     """What a run is; empty for one that is not ours."""
     return run.tags.get(TAG_KIND, "")
 
@@ -40,7 +40,7 @@ def parent_of(run: TrackedRun) -> str:
 
 def trainings_of(selection: Selection) -> list[TrackedRun]:
     """Return the trainings of a selection."""
-    return [run for run in selection.runs if kind_of(run) == TRAIN]
+    return [run for run in selection.runs if run_kind(run) == TRAIN]
 
 
 def named_runs(tracker: Tracker, prefixes: Sequence[str]) -> Selection:
@@ -55,9 +55,9 @@ def named_runs(tracker: Tracker, prefixes: Sequence[str]) -> Selection:
 def find_run(tracker: Tracker, key: str, prefix: str) -> TrackedRun:
     """The one run whose id begins with `prefix`, which `key` gave and which must be a finished training, evaluation or benchmark."""
     run = _only(tracker, key, prefix)
-    if run.status != "FINISHED" or kind_of(run) not in KINDS:
+    if run.status != "FINISHED" or run_kind(run) not in KINDS:
         raise InputError(
-            f"{key}={prefix!r} is the MLflow run {run.run_id} ({run.name}, {kind_of(run) or 'not ours'}, {run.status}), no finished "
+            f"{key}={prefix!r} is the MLflow run {run.run_id} ({run.name}, {run_kind(run) or 'not ours'}, {run.status}), no finished "
             "training, evaluation or benchmark. Allowed: runs of finetune, evaluate or benchmark that ended well; their "
             "`run_id` is in the job's result. For all runs of a sweep: sweep=ID."
         )
@@ -68,7 +68,7 @@ def sweep_runs(tracker: Tracker, prefix: str) -> Selection:
     """The finished trials of the sweep (or pipeline) whose MLflow id begins with `prefix`; the others are noted."""
     parent = _only(tracker, "sweep", prefix)
     children = tracker.children(parent.run_id)
-    runs = _ordered([run for run in children if kind_of(run) in KINDS and run.status == "FINISHED"])
+    runs = _ordered([run for run in children if run_kind(run) in KINDS and run.status == "FINISHED"])
     if not runs:
         raise InputError(
             f"sweep={prefix!r} is the MLflow run {parent.run_id} ({parent.name}), and no finished training, evaluation or benchmark is "
@@ -91,13 +91,13 @@ def experiment_runs(tracker: Tracker, name: str) -> Selection:
 def newest_runs(tracker: Tracker) -> str:
     """Name the newest finished runs of each kind, for who has to choose some; empty where there is none."""
     runs = [run for kind in KINDS for run in tracker.recent(kind)[:_NEWEST]]
-    named = ", ".join(f"{run.run_id[:_NAMED]} ({kind_of(run)}, {run.name})" for run in runs)
+    named = ", ".join(f"{run.run_id[:_NAMED]} ({run_kind(run)}, {run.name})" for run in runs)
     return f" The newest finished runs: {named}." if named else f" There is no finished run at {tracker.uri} yet."
 
 
 def _ordered(runs: Sequence[TrackedRun]) -> tuple[TrackedRun, ...]:
     """In an order that does not depend on when they ran."""
-    return tuple(sorted(runs, key=lambda run: (KINDS.index(kind_of(run)), run.name, run.run_id)))
+    return tuple(sorted(runs, key=lambda run: (KINDS.index(run_kind(run)), run.name, run.run_id)))
 
 
 def _left_out(children: Sequence[TrackedRun]) -> tuple[str, ...]:

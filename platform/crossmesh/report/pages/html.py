@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from crossmesh.report.charts import sweep as sweep_charts
 from crossmesh.report.charts.runs import BARS, PAGE, loss_chart, rated_runs, score_chart, series_numbers, speed_chart, svg
-from crossmesh.report.findings import answer, findings, headline, largest_loss_gap, lead, small
+from crossmesh.report.findings import findings, headline, largest_loss_gap, lead, main_result, small
 from crossmesh.report.gate.comparable import Comparison
 from crossmesh.report.tables.cells import SOURCE_MARKS, SOURCES
 from crossmesh.report.tables.examples import examples
@@ -87,7 +87,7 @@ def render_html(results: Results, comparison: Comparison, found: Computed) -> st
     return environment.get_template("template.html.jinja").render(
         results=results,
         comparison=comparison,
-        answer=answer(results, comparison, found),
+        answer=main_result(results, comparison, found),
         headline=headline(comparison),
         marks=SOURCE_MARKS,
         lead=lead(results, comparison),
@@ -161,9 +161,9 @@ def _sweep_figures(results: Results, comparison: Comparison) -> Iterator[_Figure
         if len(offers) > sweep_charts.DOTS:
             caption += f" Drawn are the front and {sweep_charts.DOTS} of {len(offers):,} runs, evenly by time."
         yield _drawn(title, caption, partial(sweep_charts.draw_offers, found=offers, palette=PAGE, matters=results.matters), 340, "offers")
-    if lines := sweep_charts.scaling(points):
+    if lines := sweep_charts.scaling_lines(points):
         caption = "Best real tokens per second of each number of devices; dashed: in proportion." + within
-        yield _drawn("Speed over devices", caption, partial(sweep_charts.draw_scaling, lines=lines, palette=PAGE), 320, "scaling")
+        yield _drawn("Speed over devices", caption, partial(sweep_charts.draw_measured_scaling, lines=lines, palette=PAGE), 320, "scaling")
     if len(systems := sweep_charts.owned(results)) > 1:
         hours = max(results.hours)
         caption = "Training and serving together. " + "; ".join(

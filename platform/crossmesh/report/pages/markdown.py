@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from crossmesh.report.findings import answer, findings, headline, lead
+from crossmesh.report.findings import findings, headline, lead, main_result
 from crossmesh.report.gate.comparable import Comparison
-from crossmesh.report.tables.cells import BEST, FLAGGED, Cell, Table
+from crossmesh.report.tables.cells import BEST, FLAGGED, Table, TableCell
 from crossmesh.report.tables.examples import Example, examples
 from crossmesh.report.tables.sheets import MOST_ROWS, Computed, difference_rows, gaps, tables
 from crossmesh.report.variants import Results, Said
@@ -16,7 +16,7 @@ _MOST_VALUES = 20
 
 def render_markdown(results: Results, comparison: Comparison, found: Computed) -> str:
     """Return the text; everything from outside is escaped."""
-    came_for = answer(results, comparison, found)
+    came_for = main_result(results, comparison, found)
     parts = [
         f"# {_text(results.experiment)}",
         *([f"**{_text(came_for)}**"] if came_for else []),
@@ -71,7 +71,7 @@ def _table(table: Table) -> str:
     return _grid(heads, [[_cell(cell) for cell in row] for row in table.rows], [column.number for column in table.columns])
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: TableCell) -> str:
     mark = {BEST: " *", FLAGGED: " (flagged)"}.get(cell.state, "")
     notes = ", ".join(part for part in (cell.note, cell.detail, cell.source) if part)
     return f"{cell.text}{mark}{f' ({notes})' if notes else ''}"

@@ -9,8 +9,8 @@ from typing import Any
 
 from crossmesh.files import write_text
 from crossmesh.metrics import FINAL_LOSS, LOSS_TOKENS, MEASURED, TOKENS_PER_S
-from crossmesh.report.findings import answer, findings, headline
-from crossmesh.report.gate.comparable import Comparison, compare
+from crossmesh.report.findings import findings, headline, main_result
+from crossmesh.report.gate.comparable import Comparison, compare_variants
 from crossmesh.report.pages.html import render_html
 from crossmesh.report.pages.markdown import render_markdown
 from crossmesh.report.tables.cells import MISSING
@@ -73,7 +73,7 @@ class Report:
                 gate.aspect: {"state": gate.state, "classes": [list(one) for one in gate.classes]} for gate in comparison.gates.values()
             },
             "groups": [{"group": one.letter, "runs": list(one.names), "words": one.words} for one in comparison.groups],
-            "answer": answer(results, comparison, self.found),
+            "answer": main_result(results, comparison, self.found),
             "headline": headline(comparison),
             "science_fingerprint": sciences.pop() if len(sciences) == 1 else None,
             "differences": [
@@ -115,7 +115,7 @@ class Report:
 
 def make_report(results: Results) -> Report:
     """Compare all variants of `results` and compute what there is to say."""
-    comparison = compare(results.variants)
+    comparison = compare_variants(results.variants)
     return Report(results, comparison, computed(results, comparison))
 
 

@@ -11,7 +11,7 @@ _BARS = 12
 """Points of which the memory is shown."""
 
 
-def priced(records: Sequence[PlanRecord]) -> list[PlanRecord]:
+def priced_records(records: Sequence[PlanRecord]) -> list[PlanRecord]:
     """Fitting points with a price."""
     return [one for one in records if one.fits and one.usd_per_million_tokens is not None and one.workload == "train"]
 
@@ -36,7 +36,7 @@ def shown_in_memory(records: Sequence[PlanRecord]) -> list[PlanRecord]:
 def draw_pareto(figure: Any, records: Sequence[PlanRecord], palette: Palette) -> None:
     """Price against time of a million real tokens, one colour a slice; the front is joined."""
     axis = figure.subplots()
-    points = priced(records)
+    points = priced_records(records)
     names = list(dict.fromkeys(one.hardware for one in points))
     for number, name in enumerate(names):
         own = [one for one in points if one.hardware == name]
@@ -90,7 +90,7 @@ def draw_memory(figure: Any, records: Sequence[PlanRecord], palette: Palette) ->
     figure.legend(loc="outside lower center", ncols=4, frameon=False, labelcolor=palette.ink)
 
 
-def draw_scaling(figure: Any, records: Sequence[PlanRecord], palette: Palette) -> None:
+def draw_planned_scaling(figure: Any, records: Sequence[PlanRecord], palette: Palette) -> None:
     """Best tokens per second by number of chips, one line a kind of chip."""
     axis = figure.subplots()
     for number, (kind, points) in enumerate(scaled(records).items()):

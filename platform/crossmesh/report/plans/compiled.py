@@ -13,7 +13,7 @@ COLUMNS = ("HBM GiB", "model's", "FLOP", "model's", "time", "model's", "by")
 _GIB = 1 << 30
 
 
-def compiled(records: Sequence[PlanRecord]) -> list[PlanRecord]:
+def compiled_records(records: Sequence[PlanRecord]) -> list[PlanRecord]:
     """Those of which a compiler or a trace says something."""
     return [one for one in records if one.compiled]
 
@@ -38,7 +38,7 @@ def compiled_table(records: Sequence[PlanRecord]) -> Table:
     table.add_column("", overflow="fold")
     for heading in COLUMNS:
         table.add_column(heading, justify="left" if heading == "by" else "right", overflow="fold")
-    for one in compiled(records):
+    for one in compiled_records(records):
         table.add_row(Text(one.label), *map(Text, compiled_cells(one)))
     return table
 

@@ -13,7 +13,7 @@ from crossmesh.plan.record import PlanRecord
 from crossmesh.report.charts.runs import PAGE, PAPER, png, svg
 from crossmesh.report.plans import compiled as plan_compiled
 from crossmesh.report.plans import loads as plan_loads
-from crossmesh.report.plans.charts import draw_memory, draw_pareto, draw_scaling, priced, scaled, shown_in_memory
+from crossmesh.report.plans.charts import draw_memory, draw_pareto, draw_planned_scaling, priced_records, scaled, shown_in_memory
 from crossmesh.report.plans.table import plan_cells, plan_columns, plan_csv
 
 _WIDTH = 1000
@@ -59,7 +59,7 @@ def write_plan(
 def _sheets(records: Sequence[PlanRecord]) -> list[Sheet]:
     """What compilers say of the points, and how loads fare on them."""
     sheets = []
-    if said := plan_compiled.compiled(records):
+    if said := plan_compiled.compiled_records(records):
         lines = tuple((one.label, *plan_compiled.compiled_cells(one)) for one in said)
         sheets.append(Sheet(plan_compiled.CAPTION, ("", *plan_compiled.COLUMNS), lines))
     if loads := plan_loads.loaded(records):
@@ -71,12 +71,12 @@ def _sheets(records: Sequence[PlanRecord]) -> list[Sheet]:
 def _charts(records: Sequence[PlanRecord]) -> list[tuple[str, str, _Draw, int]]:
     """(file, caption, what draws it, height) of the charts that these points have something for."""
     charts: list[tuple[str, str, _Draw, int]] = []
-    if len(priced(records)) > 1:
+    if len(priced_records(records)) > 1:
         charts.append(("pareto", "Price against time", draw_pareto, 420))
     if shown := shown_in_memory(records):
         charts.append(("memory", "Memory of a chip by kind", draw_memory, 140 + 34 * len(shown)))
     if scaled(records):
-        charts.append(("scaling", "Speed over chips", draw_scaling, 380))
+        charts.append(("scaling", "Speed over chips", draw_planned_scaling, 380))
     if plan_loads.rated(records):
         charts.append(("loads", "Latency over requests", plan_loads.draw_loads, 420))
     return charts

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from crossmesh.plan.figures import MODELLED
 from crossmesh.plan.record import PlanRecord
-from crossmesh.report.plans.compiled import compiled, compiled_lines, compiled_table
+from crossmesh.report.plans.compiled import compiled_lines, compiled_records, compiled_table
 from crossmesh.report.plans.loads import LOAD_FIGURES, load_table, loaded
 from crossmesh.report.units import number_text, time_text
 
@@ -128,7 +128,7 @@ def _many(title: str, records: Sequence[PlanRecord], width: int) -> list[Rendera
         parts.append(Text("* Pareto front of time against price of a token"))
     if spared:
         parts.append(Text(f"Left out for want of width, and in plan.csv: {', '.join(spared)}"))
-    if compiled(records):
+    if compiled_records(records):
         parts.append(compiled_table(records))
     if loaded(records):
         parts.append(load_table(records))

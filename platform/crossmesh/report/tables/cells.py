@@ -28,7 +28,7 @@ MISSING, BEST, FLAGGED = "missing", "best", "flagged"
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TableCell:
     """A number as it is shown, or why there is none."""
 
     text: str
@@ -68,7 +68,7 @@ class Table:
     title: str
     caption: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[TableCell, ...], ...]
     sortable: bool = True
     """Whether the numbers of a column are of one kind."""
 
@@ -79,6 +79,6 @@ class Table:
 
 
 @lru_cache(maxsize=1024)
-def missing(reason: str) -> Cell:
+def missing(reason: str) -> TableCell:
     """Return a cell that says why there is no number."""
-    return Cell(reason, state=MISSING)
+    return TableCell(reason, state=MISSING)

@@ -16,7 +16,7 @@ from typing import Any
 from crossmesh.evaluate.passk import estimate
 from crossmesh.files import digest_text
 from crossmesh.metrics import MEASURED
-from crossmesh.report.tables.cells import Cell, Column, Table, missing
+from crossmesh.report.tables.cells import Column, Table, TableCell, missing
 from crossmesh.report.variants import PRIMARY_SPLIT, Results, Said, Score, Variant, split_name
 
 MOST_VARIANTS = 4
@@ -62,13 +62,13 @@ def _said(line: bytes) -> tuple[str, Said] | None:
         told = values["detail"] or values["error"]
         reason = f"{values['reason']}: {told}" if told else values["reason"]
         return str(values["problem"]), Said(
-            readable(values["text"], _LONGEST_ANSWER), bool(values["passed"]), readable(reason, _LONGEST_DETAIL)
+            printable(values["text"], _LONGEST_ANSWER), bool(values["passed"]), printable(reason, _LONGEST_DETAIL)
         )
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def readable(text: str, longest: int) -> str:
+def printable(text: str, longest: int) -> str:
     """Return `text` without what steers a screen or turns its direction, shortened to `longest` characters and the number left out."""
     plain = "".join(one if one in "\n\t" or unicodedata.category(one) not in ("Cc", "Cf", "Cs") else "\ufffd" for one in text[:longest])
     left = len(text) - longest
@@ -111,7 +111,7 @@ def by_kind(results: Results) -> Table | None:
     for split, kind in kinds:
         asked = [own[(split, kind)].problems for own in scores.values() if (split, kind) in own]
         prefix = f"{split_name(split)}, " if kind else ""
-        label = Cell(kind or split_name(split), f"{prefix}{max(asked)} problems")
+        label = TableCell(kind or split_name(split), f"{prefix}{max(asked)} problems")
         rows.append((label, *(_share(own.get((split, kind))) for own in scores.values())))
     columns = (Column("Kind of problem"), *(Column(one.name, number=True) for one in results.variants))
     level = next(one.level for own in scores.values() for one in own.values())
@@ -137,7 +137,7 @@ def _kind(evaluation: Mapping[str, Any] | None, problem: str) -> str:
     return matched[1] if matched else ""
 
 
-def _share(score: Score | None) -> Cell:
+def _share(score: Score | None) -> TableCell:
     if score is None:
         return missing("not evaluated")
-    return Cell(f"{score.value:.1%}", f"{score.low:.1%} to {score.high:.1%}", MEASURED, score.value)
+    return TableCell(f"{score.value:.1%}", f"{score.low:.1%} to {score.high:.1%}", MEASURED, score.value)

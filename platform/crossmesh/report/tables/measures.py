@@ -20,7 +20,7 @@ from crossmesh.metrics import (
     Metric,
     added_metrics,
 )
-from crossmesh.report.tables.cells import Cell, missing
+from crossmesh.report.tables.cells import TableCell, missing
 from crossmesh.report.tables.quantity import NOT_TRAINED, TRAINING, Quantity
 from crossmesh.report.units import number_text
 from crossmesh.report.variants import Results, TrainingSummary, Variant
@@ -117,7 +117,7 @@ def _says(measure: Measure, variant: Variant, timed: set[str]) -> bool:
     return variant.name in timed and measure.key not in _OF_THE_HARDWARE
 
 
-def _cell(measure: Measure, found: Estimate | None, variant: Variant, timed: set[str]) -> Cell:
+def _cell(measure: Measure, found: Estimate | None, variant: Variant, timed: set[str]) -> TableCell:
     if found is None and variant.training is not None and not _says(measure, variant, timed):
         return missing(EMULATED)
     if found is None:
@@ -126,4 +126,4 @@ def _cell(measure: Measure, found: Estimate | None, variant: Variant, timed: set
     interval = f"{measure.form(found.interval[0])} to {measure.form(found.interval[1])}" if found.interval else ""
     if variant.emulated and measure.metric.aspect == "speed" and measure.key not in _COUNTS:
         interval = "; ".join(words for words in (interval, "emulated") if words)
-    return Cell(measure.form(found.value), interval, source, found.value)
+    return TableCell(measure.form(found.value), interval, source, found.value)

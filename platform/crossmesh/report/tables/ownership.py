@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from crossmesh import metrics
 from crossmesh.evaluate.estimates import Estimate
 from crossmesh.metrics import DERIVED, LOWER
-from crossmesh.report.tables.cells import Cell, missing
+from crossmesh.report.tables.cells import TableCell, missing
 from crossmesh.report.tables.quantity import COST, NOT_TRAINED, Quantity
 from crossmesh.report.variants import Results, Variant
 
@@ -61,7 +61,7 @@ def ownership(results: Results) -> Iterator[Quantity]:
                 cells[name] = missing(one)
             else:
                 engines = f"{one.engines} {'engine' if one.engines == 1 else 'engines'}"
-                cells[name] = Cell(f"{one.usd(hours):,.2f}", engines, DERIVED, one.usd(hours))
+                cells[name] = TableCell(f"{one.usd(hours):,.2f}", engines, DERIVED, one.usd(hours))
         estimates = {name: Estimate(value) for name, value in known.items()}
         label = f"Training and {hours:g} h of serving"
         yield Quantity(f"owned_usd/{hours:g}", COST, label, "USD", f"{load}, at list price", LOWER, "cost", cells, estimates)

@@ -23,7 +23,7 @@ from crossmesh.metrics import (
     USD_PER_MILLION_TOKENS,
     Metric,
 )
-from crossmesh.report.tables.cells import FLAGGED, Cell, missing
+from crossmesh.report.tables.cells import FLAGGED, TableCell, missing
 from crossmesh.report.tables.measures import training_quantities
 from crossmesh.report.tables.quantity import COST, EVALUATION, NOT_EVALUATED, NOT_TRAINED, SERVED, Quantity
 from crossmesh.report.units import number_text
@@ -62,15 +62,15 @@ def _evaluation(results: Results) -> Iterator[Quantity]:
 
     for name in sorted({name for variant in results.variants for name in variant.metrics}):
         values = {variant.name: variant.metrics.get(name) for variant in results.variants}
-        cells = {v: missing(NOT_EVALUATED) if one is None else Cell(f"{one:.4g}", "", MEASURED, one) for v, one in values.items()}
+        cells = {v: missing(NOT_EVALUATED) if one is None else TableCell(f"{one:.4g}", "", MEASURED, one) for v, one in values.items()}
         estimates = {v: Estimate(one) for v, one in values.items() if one is not None}
         yield Quantity(f"lm_eval/{name}", EVALUATION, name, "", "by lm-evaluation-harness", NEITHER, "quality", cells, estimates)
 
 
-def _score_cell(score: Score | None) -> Cell:
+def _score_cell(score: Score | None) -> TableCell:
     if score is None:
         return missing(NOT_EVALUATED)
-    return Cell(f"{100 * score.value:.1f}", f"{100 * score.low:.1f} to {100 * score.high:.1f}", MEASURED, 100 * score.value)
+    return TableCell(f"{100 * score.value:.1f}", f"{100 * score.low:.1f} to {100 * score.high:.1f}", MEASURED, 100 * score.value)
 
 
 def _serving(results: Results) -> Iterator[Quantity]:
@@ -94,7 +94,9 @@ def _serving(results: Results) -> Iterator[Quantity]:
             how="",
             better=LOWER,
             aspect="serving",
-            cells={name: Cell(f"{one:.2f}", "", DERIVED, one) if isinstance(one, float) else missing(one) for name, one in usd.items()},
+            cells={
+                name: TableCell(f"{one:.2f}", "", DERIVED, one) if isinstance(one, float) else missing(one) for name, one in usd.items()
+            },
             estimates={name: Estimate(one) for name, one in usd.items() if isinstance(one, float) and not _flags(cells[name])},
             load=load.name,
         )
@@ -104,7 +106,7 @@ def _flags(cell: ServingCell | None) -> tuple[str, ...]:
     return cell.flags if cell else ()
 
 
-def _serving_cell(key: str, cell: ServingCell | None, scale: float) -> Cell:
+def _serving_cell(key: str, cell: ServingCell | None, scale: float) -> TableCell:
     if cell is None:
         return missing("not put under this load")
     figures = cell.figures
@@ -113,7 +115,7 @@ def _serving_cell(key: str, cell: ServingCell | None, scale: float) -> Cell:
     value, low, high = figures[key]
     interval = f"{number_text(scale * low)} to {number_text(scale * high)}" if low is not None and high is not None else ""
     flags = _flags(cell)
-    return Cell(number_text(scale * value), "; ".join(flags) or interval, MEASURED, scale * value, FLAGGED if flags else "")
+    return TableCell(number_text(scale * value), "; ".join(flags) or interval, MEASURED, scale * value, FLAGGED if flags else "")
 
 
 def _output_usd(variant: Variant, cell: ServingCell | None) -> float | str:
@@ -131,7 +133,7 @@ def _cost(results: Results) -> Iterator[Quantity]:
         known = {v.name: value for v in results.variants if (value := of(v)) is not None}
         why = {v.name: NOT_TRAINED if v.training is None else v.rent.why or "not recorded" for v in results.variants}
         cells = {
-            name: Cell(_usd_text(known[name]), "", metric.source, known[name]) if name in known else missing(reason)
+            name: TableCell(_usd_text(known[name]), "", metric.source, known[name]) if name in known else missing(reason)
             for name, reason in why.items()
         }
         estimates = {name: Estimate(value) for name, value in known.items()}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from crossmesh.evaluate.estimates import Estimate
 from crossmesh.metrics import FINAL_LOSS
-from crossmesh.report.tables.cells import Cell
+from crossmesh.report.tables.cells import TableCell
 
 TRAINING, EVALUATION, SERVED, COST = "training", "evaluation", "serving", "cost"
 LOSS = FINAL_LOSS.name
@@ -27,7 +27,7 @@ class Quantity:
     """`HIGHER`, `LOWER` or `NEITHER`."""
     aspect: str
     """Of the gate: `quality`, `speed`, `cost` or `serving`."""
-    cells: Mapping[str, Cell]
+    cells: Mapping[str, TableCell]
     """By variant, for every variant."""
     estimates: Mapping[str, Estimate] = field(default_factory=dict)
     """Of the variants that have a number that may be compared."""

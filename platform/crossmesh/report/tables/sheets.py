@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from crossmesh.metrics import HIGHER, NEITHER
 from crossmesh.report.gate.comparable import Comparison
-from crossmesh.report.tables.cells import BEST, Cell, Column, Table, missing
+from crossmesh.report.tables.cells import BEST, Column, Table, TableCell, missing
 from crossmesh.report.tables.examples import by_kind
 from crossmesh.report.tables.ownership import break_evens, ownership
 from crossmesh.report.tables.quantities import quantities
@@ -85,7 +85,7 @@ def _side_by_side(results: Results, section: str, own: tuple[Quantity, ...], fou
     rows = []
     for quantity in own:
         cells = _marked(quantity, found)
-        label = Cell(quantity.label, quantity.unit, detail=quantity.how)
+        label = TableCell(quantity.label, quantity.unit, detail=quantity.how)
         rows.append((label, *(cells[one.name] for one in results.variants), _won(quantity, found)))
     columns = (Column("Quantity"), *(Column(one.name, number=True) for one in results.variants), Column("Best, by how much", wide=True))
     return Table(section, _TITLES[section], _caption(section), columns, tuple(rows), sortable=False)
@@ -101,9 +101,9 @@ def _under_each_other(results: Results, comparison: Comparison, section: str, ow
     rows = []
     variants, left = _leading(results, shown)
     for variant in variants:
-        head = [Cell(variant.name)]
+        head = [TableCell(variant.name)]
         if several:
-            head.append(Cell(letters.get(variant.name, "")))
+            head.append(TableCell(letters.get(variant.name, "")))
         head += [_setting(one.values.get(variant.name, "")) for one in settings]
         rows.append((*head, *(marked[quantity.key][variant.name] for quantity in shown)))
     columns = [Column("Run", wide=True), *([Column("Group")] if several else [])]
@@ -141,7 +141,7 @@ def _loads(results: Results, own: tuple[Quantity, ...], found: Computed) -> Tabl
             if not variant.serving:
                 continue
             cells = [by_key.get(f"{name}/{load}", {}).get(variant.name, missing("not measured")) for name in names]
-            rows.append((Cell(load), Cell(variant.name), *cells))
+            rows.append((TableCell(load), TableCell(variant.name), *cells))
     columns = (
         Column("Load", "tokens in/out"),
         Column("Server of"),
@@ -165,12 +165,14 @@ def _winner_table(comparison: Comparison, found: Computed) -> Table:
         where = f"{one.quantity.load}: " if one.quantity.load else ""
         rows.append(
             (
-                Cell(f"{where}{one.quantity.label}", one.quantity.unit),
-                Cell(compared),
-                Cell(one.best, "" if one.verdict in (SHOWN, SINGLE) else one.verdict),
+                TableCell(f"{where}{one.quantity.label}", one.quantity.unit),
+                TableCell(compared),
+                TableCell(one.best, "" if one.verdict in (SHOWN, SINGLE) else one.verdict),
                 best,
                 replace(second, note=one.second),
-                Cell(one.words if one.verdict != ONE_RUN else one.why, one.margin.method or "without an interval", value=one.margin.value),
+                TableCell(
+                    one.words if one.verdict != ONE_RUN else one.why, one.margin.method or "without an interval", value=one.margin.value
+                ),
             )
         )
     columns = (
@@ -197,19 +199,19 @@ def _of_each(won: tuple[Winner, ...]) -> tuple[Winner, ...]:
     return tuple(kept[:MOST_ROWS])
 
 
-def _marked(quantity: Quantity, found: Computed) -> dict[str, Cell]:
+def _marked(quantity: Quantity, found: Computed) -> dict[str, TableCell]:
     """The cells, with the best of each class marked where it is more than equal."""
     best = {one.best for one in found.winners if one.quantity.key == quantity.key and one.verdict in (SHOWN, SINGLE)}
     return {name: replace(cell, state=BEST) if name in best else cell for name, cell in quantity.cells.items()}
 
 
-def _won(quantity: Quantity, found: Computed) -> Cell:
+def _won(quantity: Quantity, found: Computed) -> TableCell:
     if quantity.better == NEITHER:
-        return Cell("")
+        return TableCell("")
     said = [one for one in found.winners if one.quantity.key == quantity.key]
     if said:
         notes = dict.fromkeys(one.margin.method or (SINGLE if one.verdict == SINGLE else "") for one in said)
-        return Cell("; ".join(one.sentence for one in said), "; ".join(note for note in notes if note))
+        return TableCell("; ".join(one.sentence for one in said), "; ".join(note for note in notes if note))
     known = len(quantity.estimates)
     return missing("" if known == 0 else "nothing to compare with" if known == 1 else "not compared")
 
@@ -218,8 +220,8 @@ def _setting_name(key: str) -> str:
     return key.removeprefix("mesh.").replace("batch_micro", "micro-batch")
 
 
-def _setting(text: str) -> Cell:
-    return Cell(text, value=_number(text))
+def _setting(text: str) -> TableCell:
+    return TableCell(text, value=_number(text))
 
 
 def _number(text: str) -> float | None:

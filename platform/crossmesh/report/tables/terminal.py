@@ -6,10 +6,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from crossmesh.report.findings import BAD, GOOD, answer, findings, headline, lead
+from crossmesh.report.findings import BAD, GOOD, findings, headline, lead, main_result
 from crossmesh.report.gate.comparable import Comparison
 from crossmesh.report.pages.write import Report
-from crossmesh.report.tables.cells import BEST, FLAGGED, MISSING, Cell, Table
+from crossmesh.report.tables.cells import BEST, FLAGGED, MISSING, Table, TableCell
 from crossmesh.report.tables.sheets import difference_rows, gaps, tables
 
 _STYLES = {GOOD: "bold green", BAD: "bold red"}
@@ -23,7 +23,7 @@ _ROWS = 20
 def print_report(report: Report, console: Console) -> None:
     """Print the verdict, the answers, the differing keys and the tables; all text from outside is literal, never markup."""
     results, comparison, found = report.results, report.comparison, report.found
-    came_for = answer(results, comparison, found)
+    came_for = main_result(results, comparison, found)
     parts: list[RenderableType] = [Text(came_for, style="bold")] if came_for else []
     parts += [Text(headline(comparison), style=_STYLES[BAD if comparison.blocking else GOOD])]
     parts += [Text(line) for line in lead(results, comparison)]
@@ -84,7 +84,7 @@ def _table(table: Table, experiment: str) -> RichTable:
     return made
 
 
-def _cell(cell: Cell) -> Text:
+def _cell(cell: TableCell) -> Text:
     lines = (line for line in (cell.text, cell.note, cell.source) if line)
     return Text("\n".join(lines), style=_CELL_STYLES.get(cell.state, ""))
 

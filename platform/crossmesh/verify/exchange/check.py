@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from crossmesh.adapters.init_adapter import check_start, modules_of
+from crossmesh.adapters.init_adapter import adapted_modules, check_start
 from crossmesh.adapters.initial import FloatArray
 from crossmesh.adapters.merge import merge
 from crossmesh.adapters.peft_config import AdapterConfig
@@ -191,7 +191,7 @@ def _run_engines(subjects: list[Subject], dtype: str, folder: Path, console: Con
     found: dict[str, dict[str, Any]] = {one.name: {} for one in subjects}
     # vLLM first: torch says what its tokens are worth. One engine a process, as none serves two models.
     for one in subjects:
-        rank = largest_rank(modules_of(LoraSpec(), one.adapter.folder, one.architecture))
+        rank = largest_rank(adapted_modules(LoraSpec(), one.adapter.folder, one.architecture))
         request = {"model": str(one.model), "files": str(one.files), "forms": one.forms, "new": _NEW, "dtype": dtype}
         request |= {"rank": rank, "vocab": one.architecture.vocab}
         # One process: a child of vLLM's would import everything again.

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from crossmesh.adapters.convert import to_peft, to_qwix
-from crossmesh.adapters.init_adapter import first_values, modules_of
+from crossmesh.adapters.init_adapter import adapted_modules, first_values
 from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import read_adapter, store_adapter
 from crossmesh.config.training import LoraSpec
@@ -36,7 +36,7 @@ def main(request: Request, progress: Progress) -> dict[str, Any]:
 def _measure(paths: dict[str, str], dtype: str) -> dict[str, Any]:
     model, adapter, files = (Path(paths[key]) for key in ("model", "adapter", "files"))
     architecture = read_architecture(model)
-    modules = modules_of(LoraSpec(), adapter, architecture)
+    modules = adapted_modules(LoraSpec(), adapter, architecture)
     targets = targets_of(modules)
     structure = tunix_jax.build(architecture, ModelConfig(dtype), LoraSpec(), modules)
     mesh = tunix_jax.device_mesh(MeshShape(1, 1, 1))

@@ -17,7 +17,7 @@ from crossmesh.console import Console
 from crossmesh.evaluate.harness import JudgedTask, open_task
 from crossmesh.evaluate.judge import limits_of
 from crossmesh.evaluate.judging import judge_record
-from crossmesh.report.gate.comparable import compare
+from crossmesh.report.gate.comparable import compare_variants
 from crossmesh.report.variants import RunRecord, Variant
 from crossmesh.track.tracker import Tracker
 from crossmesh.verify.result import CheckResult, Limit
@@ -64,7 +64,7 @@ def _timeout_case(console: Console) -> Case:
     changed = sum(first.passed != second.passed for first, second in zip(*verdicts, strict=True))
     records = {"long": judge_record(long), "short": judge_record(short)}
     examined = [Variant(name, None, RunRecord(name, evaluation={"judge": record}), run_id=name) for name, record in records.items()]
-    shown = {one.scope for one in compare(examined).differences}
+    shown = {one.scope for one in compare_variants(examined).differences}
     return Case(
         f"eval.timeout_s {long.timeout_s:g} -> {_SHORT_S:g}",
         "evaluation",

@@ -16,7 +16,7 @@ from crossmesh.config.fingerprint import TRAINED_RECORD, digest_of, identity_of_
 from crossmesh.console import Console
 from crossmesh.environments import python_path
 from crossmesh.errors import InputError
-from crossmesh.report.gate.comparable import compare
+from crossmesh.report.gate.comparable import compare_variants
 from crossmesh.report.stored import stored_variants
 from crossmesh.track.tracked_run import TAG_IDENTITY, TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED
 from crossmesh.track.tracker import Tracker
@@ -142,7 +142,7 @@ def edited_cases(tracker: Tracker, storage: Path, runs: Sequence[str], console: 
             variants = stored_variants(tracker, [tracker.run(one) for one in runs])
         finally:
             run.undo()
-        shown = {one.scope for one in compare(variants).blocking}
+        shown = {one.scope for one in compare_variants(variants).blocking}
         found.append(Case(f"{_BESIDE} and its tag deleted", "science", scopes(shown)))
     return found
 

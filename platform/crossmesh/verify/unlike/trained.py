@@ -12,7 +12,7 @@ from crossmesh.config.training import BackendSpec, BatchSpec, DataSpec, LoraSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.models.weights.fetch import ModelFolder
-from crossmesh.report.gate.comparable import compare
+from crossmesh.report.gate.comparable import compare_variants
 from crossmesh.report.stored import stored_variants
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.launch import check_trainable
@@ -79,7 +79,7 @@ class Trainings:
     def alike(self, changed: str, must: str, one: Trained, other: Trained) -> Case:
         """The row of two trainings; those of one science must have learnt the same, those of two must not."""
         runs = [self.tracker.run(each.run_id) for each in (one, other)]
-        shown = {each.scope for each in compare(stored_variants(self.tracker, runs)).differences}
+        shown = {each.scope for each in compare_variants(stored_variants(self.tracker, runs)).differences}
         apart = max(loss_differences(one.losses, other.losses))
         nats = max(abs(first - second) for first, second in zip(one.losses, other.losses, strict=True))
         wrong = ""

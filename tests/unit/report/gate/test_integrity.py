@@ -8,7 +8,7 @@ import pytest
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.fingerprint import Record, ScienceFacts, digest_of, science_record, system_record, trained_record, trial_identity
 from crossmesh.errors import InputError
-from crossmesh.report.gate.comparable import NO, compare, unproven_notes
+from crossmesh.report.gate.comparable import NO, compare_variants, unproven_notes
 from crossmesh.report.gate.integrity import (
     beside_weights,
     check_contents,
@@ -148,7 +148,7 @@ def test_a_run_whose_tag_and_record_are_both_gone_is_comparable_with_none(result
         return replace(one, record=replace(one.record, science=unproven(one.run_id, one.record.science)))
 
     for runs in ((torch, stripped(jax)), (stripped(torch), stripped(jax))):
-        found = compare(runs)
+        found = compare_variants(runs)
         assert {found.gates[aspect].state for aspect in ("quality", "speed", "cost")} <= {NO, "nothing to compare"}
         assert not found.comparable
         (difference,) = found.blocking

@@ -34,7 +34,7 @@ from crossmesh.files import canonical_json
 from crossmesh.models.weights.fetch import fetch_model
 from crossmesh.pipeline import benchmark_subject
 from crossmesh.pipeline.benchmark_subject import OwnServer, url_subject
-from crossmesh.report.gate.comparable import compare
+from crossmesh.report.gate.comparable import compare_variants
 from crossmesh.report.gate.integrity import check_trained
 from crossmesh.report.stored import _workload
 from crossmesh.report.variants import RunRecord, Score, Variant
@@ -513,7 +513,7 @@ def test_what_surrounds_an_engine_confounds_and_what_computes_forbids(path: str,
     for name, said in (("one", SAID), ("other", changed)):
         record = RunRecord(name, evaluation={"engine": engine_of(said)}, surroundings=surroundings_of(said))
         variants.append(Variant(name, None, record, (Score("heldout", 1, 0.5, 0.4, 0.6, 0.95, "wilson", 8),), run_id=name))
-    verdict = compare(variants)
+    verdict = compare_variants(variants)
     assert {one.scope for one in verdict.differences} == {where}
     assert (verdict.gates["quality"].state == "comparable") == (where == "surroundings")
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from crossmesh.report.charts.runs import series_numbers
-from crossmesh.report.charts.sweep import DOTS, Offer, drawn
+from crossmesh.report.charts.sweep import DOTS, PricedVariant, drawn
 from crossmesh.report.gate.lineage import link
 from crossmesh.report.pages.html import render_html
 from crossmesh.report.pages.markdown import render_markdown
@@ -102,7 +102,7 @@ def test_curves_are_read_of_the_best_the_worst_and_those_between():
 
 
 def test_dots_are_spread_over_the_whole_time():
-    found = [Offer(f"{number}", "torch on cpu", float(number), None, 1.0, None) for number in range(5000)]
+    found = [PricedVariant(f"{number}", "torch on cpu", float(number), None, 1.0, None) for number in range(5000)]
     dots = drawn(found)
     assert (len(dots), dots[0].hours, dots[-1].hours) == (DOTS, 0.0, 4999.0)
     assert drawn(found[:DOTS]) == found[:DOTS]

@@ -40,6 +40,8 @@ from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.launch import check_trainable
 from crossmesh.train.scaling import scaling
 
+pytestmark = pytest.mark.integration
+
 PACKAGE = Path(checks.__file__).parents[1]
 ARCHITECTURES = sorted(file.stem for file in (PACKAGE / "models" / "architectures").glob("*.json"))
 LOCKED = {line.partition("==")[0] for line in (PACKAGE.parents[1] / "requirements" / "gpu.txt").read_text().splitlines() if "==" in line}

@@ -11,7 +11,9 @@ import pytest
 
 from crossmesh.command.verbs import verbs
 
-JOBS = sorted((Path(__file__).resolve().parents[3] / "jobs").glob("*.py"))
+pytestmark = pytest.mark.integration
+
+JOBS = sorted((Path(__file__).resolve().parents[2] / "jobs").glob("*.py"))
 SLOW = {"benchmark", "evaluate", "finetune", "lengths", "pipeline", "serve", "tune", "verify"}
 """Jobs whose imports take seconds, which come after the command line is known to be good."""
 FRAMEWORKS = {"jax", "torch", "vllm", "transformers", "tensorflow", "flax"}

@@ -7,7 +7,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from crossmesh import ray_cleanup
+
+pytestmark = pytest.mark.integration
 
 
 def test_processes_of_a_folder_are_found_by_their_environment_and_ended(tmp_path: Path) -> None:

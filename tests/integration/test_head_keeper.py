@@ -13,6 +13,8 @@ import pytest
 from crossmesh.cluster import head_keeper
 from crossmesh.ports import free_port
 
+pytestmark = pytest.mark.integration
+
 
 class Head:
     """A GCS and a raylet that do nothing, and their keeper."""
