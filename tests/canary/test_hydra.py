@@ -43,8 +43,17 @@ def test_flags():
     assert flags["--config-dir"] is True
 
 
-def test_composing_launcher():
-    assert OmegaConf.structured(hydra_core.composing_launcher())._target_.endswith("BasicLauncher")
+def test_launcher_config():
+    assert OmegaConf.structured(hydra_core.launcher_config())._target_.endswith("BasicLauncher")
+
+
+def test_split_points():
+    assert hydra_core.split_points(None, ["a=1,2", "b=[1,2]", "c='x,y',z"]) == [
+        ["a=1", "b=[1,2]", "c='x,y'"],
+        ["a=1", "b=[1,2]", "c=z"],
+        ["a=2", "b=[1,2]", "c='x,y'"],
+        ["a=2", "b=[1,2]", "c=z"],
+    ]
 
 
 def test_share_store():

@@ -11,7 +11,7 @@ from ray._private.accelerators import TPUAcceleratorManager
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from crossmesh.config.compose import JobKeys
+from crossmesh.config.job import JobKeys
 from crossmesh.config.schema import known_keys
 from crossmesh.environments import VARIABLES
 from crossmesh.hardware.catalogue import find_slice

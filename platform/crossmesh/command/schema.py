@@ -12,9 +12,9 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from crossmesh.command.verbs import verbs
-from crossmesh.config.compose import JobKeys
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.help import description
+from crossmesh.config.job import JobKeys
 from crossmesh.errors import ChoiceError, InputError
 from crossmesh.hardware.catalogue import slices
 

@@ -1,7 +1,10 @@
-"""Hydra: its flags, a launcher that only composes, its store of configs, and what its errors say."""
+"""Hydra: its flags, the points of its sweeps, its store of configs, and what its errors say."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from crossmesh.compat.parts import member, part
 
@@ -18,9 +21,17 @@ def flags() -> dict[str, bool]:
     return {name: action.nargs != 0 for action in actions for name in action.option_strings}
 
 
-def composing_launcher() -> Any:
-    """Return the config of Hydra's own launcher, which composes and runs one job after the other."""
+def launcher_config() -> Any:
+    """Return the config of Hydra's own launcher: a name on the command line, nothing is launched by it."""
     return part("hydra-core", "hydra._internal.core_plugins.basic_launcher", "BasicLauncherConf")
+
+
+def split_points(loader: Any, arguments: Sequence[str]) -> list[list[str]]:
+    """Return the overrides of each point of a sweep, as Hydra's own sweeper splits them."""
+    parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(arguments))
+    sweeper = part("hydra-core", "hydra._internal.core_plugins.basic_sweeper", "BasicSweeper")
+    points: list[list[str]] = sweeper.split_arguments(parsed, None)[0]
+    return points
 
 
 def share_store(store: Any) -> None:

@@ -5,7 +5,6 @@ translated here, once, into `InputError`s that name the key, the value, what is 
 """
 
 import atexit
-import math
 import os
 import shutil
 import sys
@@ -14,27 +13,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import hydra
 from hydra.core.config_store import ConfigStore
-from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from crossmesh.compat.hydra_core import composing_launcher, is_group_value_error, share_store
+from crossmesh.compat.hydra_core import is_group_value_error, launcher_config, share_store
 from crossmesh.compat.omegaconf_nodes import plain_reason
 from crossmesh.config.command_line import hydra_arguments
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.help import help_text
-from crossmesh.config.mistakes import no_file_name, translate, unknown_key
-from crossmesh.config.schema import known_keys, names, schema, to_dataclass
+from crossmesh.config.job import Job, build_job
+from crossmesh.config.mistakes import no_file_name, translate
+from crossmesh.config.points import PointComposer, SweptJobs
+from crossmesh.config.schema import schema, to_dataclass
 from crossmesh.config.services import StorageSpec, tracked_in_storage
-from crossmesh.errors import CrossmeshError, InputError, require_choice
+from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.signals import terminate_like_interrupt
 from crossmesh.storage_check import require_storage
 
@@ -48,46 +46,12 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it, and after SIGTERM."""
 
 
-@dataclass(frozen=True)
-class JobKeys:
-    """Keys that every job has; a job's own dataclass adds to them."""
-
-    output: str = "table"
-    """`table` for a person; `json` makes the last line of stdout one JSON object with the result."""
-
-    def __post_init__(self) -> None:
-        """Check the form."""
-        require_choice("output", self.output, ("table", "json"))
-
-
-@dataclass(frozen=True)
-class Job(Generic[Keys]):
-    """What one invocation of a job was asked to do."""
-
-    spec: ExperimentSpec
-    keys: Keys
-    """The job's own keys."""
-
-
-@dataclass(frozen=True)
-class SweptJob(Generic[Keys]):
-    """One point of a sweep (`-m`)."""
-
-    overrides: tuple[str, ...]
-    """What the command line says for this point."""
-    job: Job[Keys] | InputError
-    """What it comes to, or why it cannot be."""
-    launcher: str
-    """The file of `hydra/launcher` that was chosen."""
-
-
 def run_job(
     verb: str,
     keys: type[Keys],
     run: Callable[[Job[Keys]], None],
     conf: Path,
-    refused: Callable[[InputError], bool] | None = None,
-    sweep: Callable[[Sequence[SweptJob[Keys]]], None] | None = None,
+    sweep: Callable[[SweptJobs[Keys]], None] | None = None,
     *,
     slow: bool = False,
     try_storage: bool = True,
@@ -95,49 +59,45 @@ def run_job(
     """Run `crossmesh <verb>`: compose its configuration, check it, call `run`, and end the process with the right exit code.
 
     A `CrossmeshError` becomes its message on stderr and its exit code (`errors.py`); Ctrl-C and SIGTERM become 130. Everything else is a
-    bug and keeps its traceback. `conf` is the folder of the config groups. `refused` hears why a configuration cannot be, and says
-    whether it has dealt with that: a sweep over what can be goes on. `sweep` gets all points of a sweep (`-m`) together, in place of `run`.
-    With `slow` it is said at once that the job starts: what it imports and starts before it has more to say takes seconds.
-    Without `try_storage` the job itself says what is wrong with `storage.root`.
+    bug and keeps its traceback. `conf` is the folder of the config groups. `sweep` gets the points of a sweep (`-m`) together; without it
+    each of them is run. With `slow` it is said at once that the job starts: what it imports and starts before it has more to say takes
+    seconds. Without `try_storage` the job itself says what is wrong with `storage.root`.
     """
     register(verb, keys)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing and exiting with 1.
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    points: list[SweptJob[Keys]] = []
     _read_arguments(verb, keys, run.__globals__["__doc__"] or "", conf)
 
-    def task(config: DictConfig) -> None:
-        overrides = sweep_overrides()
-        if sweep is not None and overrides is not None:
-            launcher = str(HydraConfig.get().runtime.choices["hydra/launcher"])
-            points.append(SweptJob(overrides, _built(config, keys, conf), launcher))
-            return
-        with _one_message(config.storage.root):  # Here, because Hydra prints a line of its own about every exception that passes it.
-            built = _built(config, keys, conf)
-            if isinstance(built, InputError):
-                if refused is None or not refused(built):
-                    raise built
-                return
-            _make_root(built.spec.storage)
-            if try_storage:
-                _try_root(built.spec)
-            if slow:
-                _say_start(verb, built.spec.name)
-            run(built)
+    def run_one(built: Job[Keys] | InputError) -> None:
+        if isinstance(built, InputError):
+            raise built
+        _make_root(built.spec.storage)
+        if try_storage:
+            _try_root(built.spec)
+        if slow:
+            _say_start(verb, built.spec.name)
+        run(built)
 
-    try:
-        with terminate_like_interrupt():
-            hydra.main(version_base="1.3", config_path=str(conf), config_name=f"job/{verb}")(task)()
-            if sweep is not None and points:
-                _sweep(verb, points, sweep)
-    except (HydraException, OmegaConfBaseException) as error:
-        _end(translate(error, keys, conf), InputError.exit_code)
-    except ValueError as error:
-        if not is_group_value_error(error):
-            raise
-        _end(no_file_name(conf), InputError.exit_code)
-    except KeyboardInterrupt:
-        _end("interrupted: what was done is kept; run the same command to continue", INTERRUPTED)
+    def task(config: DictConfig) -> None:
+        with _one_message(config.storage.root):  # Here, because Hydra prints a line of its own about every exception that passes it.
+            run_one(build_job(config, keys, conf))
+
+    def at_points(loader: Any, config: DictConfig, listed: Sequence[Sequence[str]]) -> None:
+        launcher = str(config.hydra.runtime.choices["hydra/launcher"])
+        compose = PointComposer(loader, config, keys, conf).job
+        points = SweptJobs(tuple(tuple(overrides) for overrides in listed), launcher, _on_storage(compose))
+        with _one_message(config.storage.root):
+            if sweep is None:
+                for point in points:
+                    run_one(point.job)
+                return
+            if slow:
+                _say_start(f"{verb} -m", f"{len(points)} points")
+            sweep(points)
+
+    setattr(task, "at_points", at_points)  # noqa: B010  What `PointSweeper` calls.
+    with _hydra_in_our_words(keys, conf), terminate_like_interrupt():
+        hydra.main(version_base="1.3", config_path=str(conf), config_name=f"job/{verb}")(task)()
 
 
 def _read_arguments(verb: str, keys: type[Any], doc: str, conf: Path) -> None:
@@ -153,21 +113,34 @@ def _read_arguments(verb: str, keys: type[Any], doc: str, conf: Path) -> None:
         _end(error, error.exit_code)
 
 
-def _sweep(verb: str, points: Sequence[SweptJob[Keys]], sweep: Callable[[Sequence[SweptJob[Keys]]], None]) -> None:
-    roots = {point.job.spec.storage.root: point.job.spec for point in points if isinstance(point.job, Job)}
-    with _one_message(", ".join(roots)):
-        for spec in roots.values():
-            _make_root(spec.storage)
-            _try_root(spec)
-        _say_start(f"{verb} -m", f"{len(points)} points")
-        sweep(points)
+def _on_storage(compose: Callable[[tuple[str, ...]], Job[Keys] | InputError]) -> Callable[[tuple[str, ...]], Job[Keys] | InputError]:
+    """Make and try each `storage.root` that a point is the first to have."""
+    tried: set[StorageSpec] = set()
+
+    def composed(overrides: tuple[str, ...]) -> Job[Keys] | InputError:
+        built = compose(overrides)
+        if isinstance(built, Job) and built.spec.storage not in tried:
+            tried.add(built.spec.storage)
+            _make_root(built.spec.storage)
+            _try_root(built.spec)
+        return built
+
+    return composed
 
 
-def _built(config: DictConfig, keys: type[Keys], conf: Path) -> Job[Keys] | InputError:
+@contextmanager
+def _hydra_in_our_words(keys: type[Any], conf: Path) -> Iterator[None]:
+    """End the process with one message where Hydra cannot compose, and after an interrupt."""
     try:
-        return build_job(config, keys, conf)
-    except InputError as error:
-        return error
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        _end(translate(error, keys, conf), InputError.exit_code)
+    except ValueError as error:
+        if not is_group_value_error(error):
+            raise
+        _end(no_file_name(conf), InputError.exit_code)
+    except KeyboardInterrupt:
+        _end("interrupted: what was done is kept; run the same command to continue", INTERRUPTED)
 
 
 @contextmanager
@@ -189,47 +162,16 @@ def _one_message(root: str) -> Iterator[None]:
         )
 
 
-def sweep_overrides() -> tuple[str, ...] | None:
-    """What the command line of this point of a sweep (`-m`) sets; None outside a sweep."""
-    config = HydraConfig.get()
-    return tuple(config.overrides.task) if config.mode == RunMode.MULTIRUN else None
-
-
-def sweep_size() -> int | None:
-    """Points of the sweep that the command line asks for; None outside a sweep, or where only Hydra can tell."""
-    given = [argument for argument in sys.argv[1:] if "=" in argument and not argument.startswith("-")]
-    if HydraConfig.get().mode != RunMode.MULTIRUN:
-        return None
-    swept = [one for one in OverridesParser.create().parse_overrides(given) if one.is_sweep_override()]
-    try:
-        return math.prod(len(list(one.sweep_string_iterator())) for one in swept)
-    except HydraException:  # A pattern, whose options only Hydra's own loader knows.
-        return None
-
-
 def register(verb: str, keys: type[Any]) -> None:
     """Put the spec's defaults and the job's own keys where the YAML under `conf/` names them."""
     OmegaConf.register_new_resolver("crossmesh.scratch", _scratch_folder, replace=True)
     store = ConfigStore.instance()
     share_store(store)
-    Plugins.instance()  # What is installed has registered its launchers now; ours only composes: `sweep/driver.py` is what runs at once.
-    store.store(group="hydra/launcher", name="ray", node=composing_launcher())
+    Plugins.instance()  # What is installed has registered its launchers now; ours is a name: `sweep/driver.py` is what runs at once.
+    store.store(group="hydra/sweeper", name="basic", node=_SweeperConf)
+    store.store(group="hydra/launcher", name="ray", node=launcher_config())
     store.store(name="schema", node=schema(ExperimentSpec))
     store.store(group="job/keys", name=verb, node=schema(keys), package="_global_")
-
-
-def build_job(config: DictConfig, keys: type[Keys], conf: Path) -> Job[Keys]:
-    """Turn a composed configuration into a checked `Job`; `InputError` when something in it cannot be."""
-    try:
-        values = {str(key): value for key, value in dict(OmegaConf.to_container(config, resolve=True, throw_on_missing=True)).items()}  # type: ignore[arg-type]
-        of_spec, of_job = names(ExperimentSpec), names(keys)
-        for key in values:
-            if key not in (*of_spec, *of_job):
-                raise unknown_key(key, known_keys(keys, conf))
-        spec = to_dataclass({key: values[key] for key in of_spec}, ExperimentSpec)
-        return Job(spec, to_dataclass({key: values[key] for key in of_job}, keys))
-    except OmegaConfBaseException as error:
-        raise translate(error, keys, conf) from error
 
 
 def restore_spec(values: Mapping[str, Any]) -> ExperimentSpec:
@@ -248,6 +190,14 @@ def compose_spec(conf: Path, *overrides: str) -> ExperimentSpec:
             return build_job(hydra.compose(config_name="config", overrides=list(overrides)), _NoKeys, conf).spec
     except (HydraException, OmegaConfBaseException) as error:
         raise translate(error, _NoKeys, conf) from error
+
+
+@dataclass
+class _SweeperConf:
+    """`hydra.sweeper`."""
+
+    _target_: str = "hydra_plugins.crossmesh_points.PointSweeper"
+    params: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

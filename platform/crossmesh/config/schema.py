@@ -1,9 +1,9 @@
 """The keys of dataclasses as configs that Hydra composes, and composed values as dataclasses again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
@@ -24,9 +24,32 @@ def schema(kind: type[Any]) -> DictConfig:
     return OmegaConf.create({key: node_of(structured, key) for key in names(kind)})
 
 
-def to_dataclass(values: dict[Any, Any], kind: type[Keys]) -> Keys:
+class Builder(Generic[Keys]):
+    """Builds a dataclass of values; a field that was built of the same values before is not built again."""
+
+    def __init__(self, kind: type[Keys]) -> None:
+        """Prepare for `kind`."""
+        self._kind = kind
+        self._schema = schema(kind)
+        self._built: dict[tuple[str, str], Any] = {}
+
+    def __call__(self, values: Mapping[str, Any]) -> Keys:
+        """Build it; OmegaConf's errors where a value has the wrong type or a key does not exist."""
+        if unknown := [name for name in values if name not in self._schema]:
+            OmegaConf.merge(_writable(OmegaConf.structured(self._kind)), {unknown[0]: values[unknown[0]]})  # Raises in OmegaConf's words.
+        return self._kind(**{name: self._field(name, value) for name, value in values.items()})
+
+    def _field(self, name: str, value: Any) -> Any:
+        key = (name, repr(value))
+        if key not in self._built:
+            typed = OmegaConf.create({name: node_of(self._schema, name)})
+            self._built[key] = OmegaConf.to_object(OmegaConf.merge(typed, {name: value}))[name]  # type: ignore[index,call-overload]
+        return self._built[key]
+
+
+def to_dataclass(values: Mapping[Any, Any], kind: type[Keys]) -> Keys:
     """Build a dataclass of composed values; OmegaConf's errors where a value has the wrong type."""
-    return OmegaConf.to_object(OmegaConf.merge(_writable(OmegaConf.structured(kind)), values))  # type: ignore[return-value]
+    return Builder(kind)(values)
 
 
 def known_keys(keys: type[Any], conf: Path) -> tuple[str, ...]:

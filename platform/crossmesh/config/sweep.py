@@ -10,8 +10,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from crossmesh.config.compose import JobKeys, build_job
 from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.job import JobKeys, build_job
 from crossmesh.config.mistakes import translate
 from crossmesh.errors import InputError, require
 

@@ -1,13 +1,14 @@
 """Measure a server under load: `crossmesh benchmark bench=concurrency`; `bench=bare` is what Ray Serve costs; `-m` sweeps."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console as RichConsole
 
 from crossmesh.config.command_line import command
-from crossmesh.config.compose import Job, SweptJob, run_job
+from crossmesh.config.compose import run_job
+from crossmesh.config.job import Job
+from crossmesh.config.points import SweptJobs
 from crossmesh.config.sweep import SweepKeys
 from crossmesh.console import Console
 from crossmesh.installation import conf_folder, job_command
@@ -37,13 +38,14 @@ def run(job: Job[BenchmarkKeys]) -> None:
     console.say(f"files of the benchmark: {done.folder}")
 
 
-def sweep(points: Sequence[SweptJob[BenchmarkKeys]]) -> None:
+def sweep(points: SweptJobs[BenchmarkKeys]) -> None:
     """Measure at every point (`-m`), one server after another, and show them together."""
     from crossmesh.pipeline.benchmark_sweep import Benchmarking
     from crossmesh.sweep.driver import run_sweep
     from crossmesh.sweep.request import request_of
 
-    run_sweep(request_of("benchmark", points, lambda _: False), Benchmarking(), command(job_command("benchmark"), sys.argv[1:]))
+    request = request_of("benchmark", list(points), points.launcher, lambda _: False)
+    run_sweep(request, Benchmarking(), command(job_command("benchmark"), sys.argv[1:]))
 
 
 def main() -> None:

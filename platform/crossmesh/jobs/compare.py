@@ -7,7 +7,8 @@ from pathlib import Path
 from rich.console import Console as RichConsole
 
 from crossmesh.config.command_line import command
-from crossmesh.config.compose import Job, run_job
+from crossmesh.config.compose import run_job
+from crossmesh.config.job import Job
 from crossmesh.console import Console
 from crossmesh.errors import CrossmeshError
 from crossmesh.installation import conf_folder, job_command

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from rich.console import Console as RichConsole
 
-from crossmesh.config.compose import Job, JobKeys, run_job
+from crossmesh.config.compose import run_job
+from crossmesh.config.job import Job, JobKeys
 from crossmesh.console import Console
 from crossmesh.errors import CrossmeshError, require
 from crossmesh.installation import conf_folder

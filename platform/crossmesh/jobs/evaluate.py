@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from rich.console import Console as RichConsole
 
-from crossmesh.config.compose import Job, JobKeys, run_job
+from crossmesh.config.compose import run_job
+from crossmesh.config.job import Job, JobKeys
 from crossmesh.console import Console
 from crossmesh.errors import CrossmeshError, require_choice
 from crossmesh.installation import conf_folder

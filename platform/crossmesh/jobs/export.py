@@ -10,7 +10,8 @@ from crossmesh.adapters.peft_format import open_adapter
 from crossmesh.adapters.proof import proof_of_run
 from crossmesh.adapters.sources import find_adapter
 from crossmesh.cluster.session import ray_session
-from crossmesh.config.compose import Job, JobKeys, run_job
+from crossmesh.config.compose import run_job
+from crossmesh.config.job import Job, JobKeys
 from crossmesh.console import Console
 from crossmesh.errors import require_choice
 from crossmesh.installation import conf_folder

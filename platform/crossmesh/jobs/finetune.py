@@ -1,11 +1,12 @@
 """Fine-tune one model: `crossmesh finetune experiment=demo backend=jax`; `-m mesh=fsdp,tp batch.micro=1,2` sweeps."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crossmesh.config.command_line import arguments_with_prefix, command, where_given
-from crossmesh.config.compose import Job, SweptJob, run_job
+from crossmesh.config.compose import run_job
+from crossmesh.config.job import Job
+from crossmesh.config.points import SweptJobs
 from crossmesh.config.repeats import check_repeats
 from crossmesh.config.sweep import SweepKeys
 from crossmesh.console import Console
@@ -61,15 +62,16 @@ def run(job: Job[FinetuneKeys]) -> None:
         console.say(f"next: {command(job_command('evaluate'), served)}, or {job_command('serve')} with the same keys")
 
 
-def sweep(points: Sequence[SweptJob[FinetuneKeys]]) -> None:
+def sweep(points: SweptJobs[FinetuneKeys]) -> None:
     """Fine-tune at every point (`-m`), and show them together."""
     from crossmesh.sweep.driver import run_sweep
     from crossmesh.sweep.repeat import Repeats
     from crossmesh.sweep.request import request_of
     from crossmesh.sweep.training import Training
 
-    request = request_of("finetune", points, lambda keys: keys.force)
-    keys = next((point.job.keys for point in points if isinstance(point.job, Job)), FinetuneKeys())
+    swept = list(points)
+    request = request_of("finetune", swept, points.launcher, lambda keys: keys.force)
+    keys = next((point.job.keys for point in swept if isinstance(point.job, Job)), FinetuneKeys())
     then = Repeats(keys.repeats, keys.repeat_steps) if keys.repeats else None
     run_sweep(request, Training(), command(job_command("finetune"), sys.argv[1:]), then=then)
 

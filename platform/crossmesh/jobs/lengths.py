@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from crossmesh.config.compose import Job, JobKeys, run_job
+from crossmesh.config.compose import run_job
+from crossmesh.config.job import Job, JobKeys
 from crossmesh.console import Console
 from crossmesh.errors import require
 from crossmesh.installation import conf_folder

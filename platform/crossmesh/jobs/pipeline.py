@@ -7,7 +7,8 @@ from pathlib import Path
 from rich.console import Console as RichConsole
 
 from crossmesh.config.command_line import command
-from crossmesh.config.compose import Job, JobKeys, run_job
+from crossmesh.config.compose import run_job
+from crossmesh.config.job import Job, JobKeys
 from crossmesh.config.repeats import check_repeats
 from crossmesh.config.training import BACKENDS
 from crossmesh.console import Console

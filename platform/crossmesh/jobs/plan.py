@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crossmesh.config.command_line import command
-from crossmesh.config.compose import Job, JobKeys, run_job, sweep_overrides
-from crossmesh.errors import require
+from crossmesh.config.compose import run_job
+from crossmesh.config.job import Job, JobKeys
+from crossmesh.config.points import SweptJobs
+from crossmesh.errors import InputError, require
 from crossmesh.installation import conf_folder, job_command
 from crossmesh.paper.training import report_paper
 from crossmesh.report.plans.collect import Plans
@@ -26,11 +28,19 @@ def main() -> None:
 
     def run(job: Job[PlanKeys]) -> None:
         if job.spec.plan.report == "paper":
-            require(sweep_overrides() is None, "plan.report", "paper", "once, without -m")
             folder = Path(job.keys.folder or job.spec.storage.path / "plans" / "paper")
             report_paper(job.spec, folder, job.keys.output, typed)
         else:
-            plans.add(job.spec, job.keys.output, job.keys.folder)
+            plans.add((), job.spec, job.keys.output, job.keys.folder)
+
+    def sweep(points: SweptJobs[PlanKeys]) -> None:
+        plans.expect(len(points))
+        for point in points:
+            if isinstance(point.job, InputError):
+                plans.refuse(point.overrides, point.job)
+            else:
+                require(point.job.spec.plan.report != "paper", "plan.report", "paper", "once, without -m")
+                plans.add(point.overrides, point.job.spec, point.job.keys.output, point.job.keys.folder)
 
     with plans.collecting(typed):
-        run_job("plan", PlanKeys, run, conf_folder(), plans.refuse)
+        run_job("plan", PlanKeys, run, conf_folder(), sweep)

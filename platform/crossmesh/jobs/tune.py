@@ -1,9 +1,12 @@
 """Search for the best settings: `crossmesh tune experiment=demo tune=asha`; the space is `tune.space`, in conf/tune."""
 
 import sys
+from typing import NoReturn
 
 from crossmesh.config.command_line import command
-from crossmesh.config.compose import Job, run_job, sweep_overrides
+from crossmesh.config.compose import run_job
+from crossmesh.config.job import Job
+from crossmesh.config.points import SweptJobs
 from crossmesh.config.schema import known_keys
 from crossmesh.config.sweep import compose_point, given_overrides
 from crossmesh.config.tune import TuneKeys
@@ -22,8 +25,6 @@ def run(job: Job[TuneKeys]) -> None:
     from crossmesh.sweep.training import Training
 
     spec, keys = job.spec, job.keys
-    if sweep_overrides() is not None:
-        raise InputError("tune is a sweep by itself. Leave -m out; values to try go into tune.space.")
     if not keys.tune.space:
         ways = "tune=random, grid, optuna, asha or pbt, or 'tune.space={optim.learning_rate:[1e-3,3e-3]}'"
         raise InputError(f"tune.space is empty. Give {ways}.")
@@ -39,6 +40,11 @@ def run(job: Job[TuneKeys]) -> None:
     run_sweep(request, Training(), command(job_command("tune"), sys.argv[1:]), adaptive)
 
 
+def sweep(_: SweptJobs[TuneKeys]) -> NoReturn:
+    """Refuse `-m`."""
+    raise InputError("tune is a sweep by itself. Leave -m out; values to try go into tune.space.")
+
+
 def main() -> None:
     """Run the job that the command line asks for."""
-    run_job("tune", TuneKeys, run, CONF, slow=True)
+    run_job("tune", TuneKeys, run, CONF, sweep, slow=True)

@@ -4,7 +4,8 @@ import os
 import sys
 from dataclasses import dataclass
 
-from crossmesh.config.compose import Job, JobKeys, run_job
+from crossmesh.config.compose import run_job
+from crossmesh.config.job import Job, JobKeys
 from crossmesh.errors import InputError, require
 from crossmesh.installation import conf_folder
 from crossmesh.ports import free_port, port_taken

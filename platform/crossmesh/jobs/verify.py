@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 from rich.console import Console as RichConsole
 
-from crossmesh.config.compose import Job, JobKeys, run_job
+from crossmesh.config.compose import run_job
+from crossmesh.config.job import Job, JobKeys
 from crossmesh.console import Console
 from crossmesh.errors import CrossmeshError
 from crossmesh.installation import conf_folder

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from crossmesh.config.compose import JobKeys
+from crossmesh.config.job import JobKeys
 from crossmesh.config.repeats import check_repeats
 from crossmesh.errors import require
 

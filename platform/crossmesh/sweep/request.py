@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import TypeVar
 
-from crossmesh.config.compose import Job, SweptJob
 from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.job import Job
+from crossmesh.config.points import SweptJob
 from crossmesh.config.sweep import SweepKeys, SweepSpec
 from crossmesh.errors import InputError
 from crossmesh.sweep.search import Search
@@ -50,7 +51,7 @@ class Adaptive:
     """Attribute of a step that the search goes by."""
 
 
-def request_of(verb: str, swept: Sequence[SweptJob[_Keys]], force: Callable[[_Keys], bool]) -> Request:
+def request_of(verb: str, swept: Sequence[SweptJob[_Keys]], launcher: str, force: Callable[[_Keys], bool]) -> Request:
     """Make one request of the points that Hydra composed.
 
     Raises `InputError` when none can be, or when they are stored or tracked in several places.
@@ -63,7 +64,7 @@ def request_of(verb: str, swept: Sequence[SweptJob[_Keys]], force: Callable[[_Ke
     places = {(job.spec.storage, job.spec.tracking) for job in valid}
     if len(places) > 1 or len({job.keys.sweep for job in valid}) > 1:
         raise InputError("storage, tracking and sweep.* are those of the whole sweep. Give each of their keys one value.")
-    launcher, keys, overrides = swept[0].launcher, valid[0].keys, [one.overrides for one in swept]
+    keys, overrides = valid[0].keys, [one.overrides for one in swept]
     if launcher not in ("basic", _ON_RAY):
         raise InputError(f"hydra/launcher={launcher!r} is not possible here. Allowed: basic (one after another), ray (at once).")
     return Request(

@@ -10,7 +10,8 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from crossmesh.config.command_line import command, hydra_arguments, value_text
-from crossmesh.config.compose import JobKeys, compose_spec, run_job
+from crossmesh.config.compose import compose_spec, run_job
+from crossmesh.config.job import JobKeys
 from crossmesh.errors import InputError
 
 CONF = Path(__file__).resolve().parents[3] / "conf"

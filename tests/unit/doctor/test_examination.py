@@ -9,8 +9,8 @@ from threading import Event
 import pytest
 from rich.console import Console as RichConsole
 
-from crossmesh.config.compose import Job
 from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.job import Job
 from crossmesh.doctor.examination import OF_A_MACHINE, examine
 from crossmesh.doctor.finding import Finding, fault, note, ok
 from crossmesh.doctor.report import Diagnosis, NodeReport, print_diagnosis, record

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from crossmesh.config.compose import Job, SweptJob
 from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.job import Job
 from crossmesh.config.planning import PlanSpec
+from crossmesh.config.points import SweptJob
 from crossmesh.config.services import StorageSpec
 from crossmesh.config.sweep import SweepKeys, SweepSpec
 from crossmesh.config.training import OptimSpec
@@ -112,17 +113,17 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     return Work()
 
 
-def swept(root: Path, *steps: int, launcher: str = "basic", **limits: Any) -> list[SweptJob[SweepKeys]]:
+def swept(root: Path, *steps: int, **limits: Any) -> list[SweptJob[SweepKeys]]:
     keys = SweepKeys("json", SweepSpec(**limits))
     specs = [replace(ExperimentSpec(storage=StorageSpec(str(root))), optim=OptimSpec(steps=count)) for count in steps]
-    return [SweptJob((f"optim.steps={count}", "a=b"), Job(spec, keys), launcher) for count, spec in zip(steps, specs, strict=True)]
+    return [SweptJob((f"optim.steps={count}", "a=b"), Job(spec, keys)) for count, spec in zip(steps, specs, strict=True)]
 
 
-def run(work: Work, points: list[SweptJob[SweepKeys]], *, force: bool = False) -> tuple[int, dict[str, Any]]:
+def run(work: Work, points: list[SweptJob[SweepKeys]], *, launcher: str = "basic", force: bool = False) -> tuple[int, dict[str, Any]]:
     out, code = io.StringIO(), 0
     with contextlib.redirect_stdout(out):
         try:
-            driver.run_sweep(request_of("finetune", points, lambda _: force), work, "the command")
+            driver.run_sweep(request_of("finetune", points, launcher, lambda _: force), work, "the command")
         except SystemExit as ended:
             code = int(ended.code or 0)
     return code, json.loads(out.getvalue().splitlines()[-1])
@@ -206,7 +207,7 @@ def test_on_a_cluster_as_many_run_as_there_is_room_for(work: Work, tmp_path: Pat
             together -= 1
 
     work.does = dict.fromkeys(range(1, 6), counted)
-    code, said = run(work, swept(tmp_path, 1, 2, 3, 4, 5, launcher="ray"))
+    code, said = run(work, swept(tmp_path, 1, 2, 3, 4, 5), launcher="ray")
     assert (code, said["done"], most) == (0, 5, 2)
 
 
@@ -244,10 +245,10 @@ def test_what_cannot_be_one_sweep_is_said(work: Work, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Give each of their keys one value"):
         run(work, [*swept(tmp_path / "a", 1), *swept(tmp_path / "b", 2)])
     with pytest.raises(InputError, match=r"No point of the sweep is possible\. because"):
-        run(work, [SweptJob(("a=1",), InputError("because"), "basic")])
+        run(work, [SweptJob(("a=1",), InputError("because"))])
     work.price = None
     with pytest.raises(InputError, match="no on_demand price of cpu"):
         run(work, swept(tmp_path, 1, max_usd=1))
     work.live = False
     with pytest.raises(InputError, match="points that share a machine"):
-        run(work, swept(tmp_path, 1, launcher="ray"))
+        run(work, swept(tmp_path, 1), launcher="ray")

@@ -6,7 +6,8 @@ from pathlib import Path
 import hydra
 import pytest
 
-from crossmesh.config.compose import build_job, register
+from crossmesh.config.compose import register
+from crossmesh.config.job import build_job
 from crossmesh.config.tune import TuneKeys, TuneSpec
 from crossmesh.errors import InputError
 from crossmesh.sweep.search import TuneSearch, settings_of

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console as RichConsole
 
-from crossmesh.config.compose import INTERRUPTED, sweep_overrides, sweep_size
+from crossmesh.config.compose import INTERRUPTED
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.sweep import labels_of
 from crossmesh.console import Console, Stage
@@ -84,25 +84,24 @@ class Plans:
         except KeyboardInterrupt:
             sys.exit(INTERRUPTED)
 
-    def add(self, spec: ExperimentSpec, output: str, folder: str) -> None:
-        """Plan `spec`; in a sweep it is one of its points."""
+    def expect(self, size: int) -> None:
+        """Take how many points the sweep has that will be added or refused."""
+        self._size = size
+
+    def add(self, overrides: tuple[str, ...], spec: ExperimentSpec, output: str, folder: str) -> None:
+        """Plan `spec`: a point of a sweep with its overrides, or the only one."""
         self._spec, self._output, self._folder = spec, output, folder
-        self._points.append(_Point(sweep_overrides() or (), self._planned(spec)))
+        self._points.append(_Point(overrides, self._planned(spec)))
         self._count()
 
-    def refuse(self, error: InputError) -> bool:
-        """Take a point of a sweep that cannot even be described; outside a sweep it is the user's mistake."""
-        overrides = sweep_overrides()
-        if overrides is None:
-            return False
+    def refuse(self, overrides: tuple[str, ...], error: InputError) -> None:
+        """Take a point of a sweep that cannot even be described."""
         self._points.append(_Point(overrides, PlanRecord(label="", rejected_because=str(error))))
         self._count()
-        return True
 
     def _count(self) -> None:
-        self._size = sweep_size()
         if self._size:
-            self._stage.progress("points", len(self._points), max(self._size, len(self._points)))
+            self._stage.progress("points", len(self._points), self._size)
 
     def _planned(self, spec: ExperimentSpec) -> Forecast | PlanRecord:
         planner = replace(self._opened(spec), plan=spec.plan)

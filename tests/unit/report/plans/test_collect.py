@@ -97,18 +97,6 @@ def files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def sweep(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Says what the command line of the next point of a sweep of three has."""
-
-    def at(*overrides: str) -> None:
-        monkeypatch.setattr(plans, "sweep_overrides", lambda: overrides or None)
-        monkeypatch.setattr(plans, "sweep_size", lambda: 3 if overrides else None)
-
-    at()
-    return at
-
-
-@pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Libtpu]:
     def made(**how: Any) -> Libtpu:
         one = Libtpu(**how)
@@ -118,13 +106,14 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Libtpu]:
     return made
 
 
-def planned(spec: ExperimentSpec, *points: tuple[str, ExperimentSpec], sweep: Any = None, ended: int = 0) -> None:
+def planned(spec: ExperimentSpec, *points: tuple[str, ExperimentSpec], ended: int = 0) -> None:
+    """Plan `spec`, or the first points of a sweep of three."""
     collected = Plans()
     with collected.collecting("command"):
+        if points:
+            collected.expect(3)
         for override, point in points or (("", spec),):
-            if override:
-                sweep("experiment=paper", override)
-            collected.add(point, "json", "")
+            collected.add(("experiment=paper", override) if override else (), point, "json", "")
         if ended:
             raise SystemExit(ended)
 
@@ -133,9 +122,7 @@ def result(capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
-def test_a_point_is_compiled_and_is_one_run(
-    spec: ExperimentSpec, runs: Runs, sweep: Any, compiler: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_point_is_compiled_and_is_one_run(spec: ExperimentSpec, runs: Runs, compiler: Any, capsys: pytest.CaptureFixture[str]) -> None:
     compiler()
     planned(spec)
     values = result(capsys)
@@ -147,7 +134,7 @@ def test_a_point_is_compiled_and_is_one_run(
 
 
 def test_a_compiler_that_is_missing_is_a_note_and_with_always_an_error(
-    spec: ExperimentSpec, runs: Runs, sweep: Any, compiler: Any, capsys: pytest.CaptureFixture[str]
+    spec: ExperimentSpec, runs: Runs, compiler: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compiler(reason="`make compiler` fetches it.")
     planned(spec)
@@ -159,12 +146,12 @@ def test_a_compiler_that_is_missing_is_a_note_and_with_always_an_error(
 
 
 def test_a_sweep_has_a_run_for_each_point_below_its_own(
-    spec: ExperimentSpec, runs: Runs, sweep: Any, compiler: Any, capsys: pytest.CaptureFixture[str]
+    spec: ExperimentSpec, runs: Runs, compiler: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = compiler().asked
     too_wide = replace(spec, hardware=HardwareSpec("tpu_v6e_8"), mesh=MeshSpec(fsdp=1, tp=8))
     fsdp = replace(spec, mesh=MeshSpec(fsdp=2, tp=2))
-    planned(spec, ("mesh.tp=4", spec), ("mesh.tp=2", fsdp), ("mesh.tp=8", too_wide), sweep=sweep)
+    planned(spec, ("mesh.tp=4", spec), ("mesh.tp=2", fsdp), ("mesh.tp=8", too_wide))
     values = result(capsys)
     assert [one["swept"] for one in values["points"]] == [{"mesh.tp": "4"}, {"mesh.tp": "2"}, {"mesh.tp": "8"}]
     assert [one["hbm_source"] for one in values["points"]] == ["compiled", "compiled", None]
@@ -176,12 +163,10 @@ def test_a_sweep_has_a_run_for_each_point_below_its_own(
     assert children[0]["params"]["mesh.tp"] == "4"
 
 
-def test_ctrl_c_shows_what_is_planned(
-    spec: ExperimentSpec, runs: Runs, sweep: Any, compiler: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_shows_what_is_planned(spec: ExperimentSpec, runs: Runs, compiler: Any, capsys: pytest.CaptureFixture[str]) -> None:
     compiler()
     with pytest.raises(SystemExit) as ended:
-        planned(spec, ("mesh.tp=4", spec), ("mesh.tp=2", replace(spec, mesh=MeshSpec(fsdp=2, tp=2))), sweep=sweep, ended=INTERRUPTED)
+        planned(spec, ("mesh.tp=4", spec), ("mesh.tp=2", replace(spec, mesh=MeshSpec(fsdp=2, tp=2))), ended=INTERRUPTED)
     assert ended.value.code == INTERRUPTED
     values = result(capsys)
     assert len(values["points"]) == 2
@@ -190,16 +175,16 @@ def test_ctrl_c_shows_what_is_planned(
 
 
 def test_ctrl_c_while_compiling_keeps_what_is_compiled(
-    spec: ExperimentSpec, runs: Runs, sweep: Any, compiler: Any, capsys: pytest.CaptureFixture[str]
+    spec: ExperimentSpec, runs: Runs, compiler: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compiler(interrupted_at=2)
     with pytest.raises(SystemExit) as ended:
-        planned(spec, ("mesh.tp=4", spec), ("mesh.tp=2", replace(spec, mesh=MeshSpec(fsdp=2, tp=2))), sweep=sweep)
+        planned(spec, ("mesh.tp=4", spec), ("mesh.tp=2", replace(spec, mesh=MeshSpec(fsdp=2, tp=2))))
     assert ended.value.code == INTERRUPTED
     assert sorted(one["hbm_source"] for one in result(capsys)["points"]) == ["compiled", "modelled"]
 
 
-def test_other_errors_pass_and_show_nothing(spec: ExperimentSpec, runs: Runs, sweep: Any, compiler: Any) -> None:
+def test_other_errors_pass_and_show_nothing(spec: ExperimentSpec, runs: Runs, compiler: Any) -> None:
     compiler()
     with pytest.raises(SystemExit) as ended:
         planned(spec, ended=2)
@@ -207,7 +192,7 @@ def test_other_errors_pass_and_show_nothing(spec: ExperimentSpec, runs: Runs, sw
 
 
 def test_without_mlflow_a_plan_is_made_and_says_so(
-    spec: ExperimentSpec, sweep: Any, compiler: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    spec: ExperimentSpec, compiler: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def away(*_: Any) -> Any:
         raise TrackingError("The server is away.")
@@ -227,7 +212,7 @@ def test_a_kept_spec_is_the_spec_again(spec: ExperimentSpec) -> None:
 
 
 def test_the_recomputed_paper_is_a_run_with_one_below_it_for_each_way_to_train(
-    tmp_path: Path, spec: ExperimentSpec, runs: Runs, sweep: Any, compiler: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, spec: ExperimentSpec, runs: Runs, compiler: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compiler()
     report_paper(spec, tmp_path / "paper", "json", "command")
