@@ -203,7 +203,7 @@ def test_a_full_disk_is_one_message(error, monkeypatch, capsys):
     assert ended.value.code == 1
     said = capsys.readouterr().err
     assert said.startswith("crossmesh: No space left on device. The job writes under storage.root=")
-    assert said.count("\n") == len(said.splitlines()) == 1 + bool(arguments)
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize("arguments", [[], ["-m", "batch.micro=1,2"]])
@@ -223,7 +223,7 @@ def test_a_storage_that_is_a_bucket_is_refused_before_the_job_starts(arguments, 
     said = capsys.readouterr().err
     assert said.splitlines()[-1].startswith("crossmesh: storage.root=")
     assert "gcsfuse has no atomic rename" in said
-    assert said.count("\n") == len(said.splitlines()) == 1 + bool(arguments)
+    assert said.count("\n") == 1 + bool(arguments)
 
 
 def test_any_other_failure_keeps_its_traceback(monkeypatch):
