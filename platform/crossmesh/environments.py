@@ -59,7 +59,7 @@ VARIABLES = (
         "read",
         "1: workers of TPUs and GPUs compute on CPU devices, for tests of clusters; their runs are marked so.",
     ),
-    # Set in the driver when MLflow is opened, unless the user did (`track/client.py`).
+    # Set in the driver when MLflow is opened, unless the user did (`track/mlflow/client.py`).
     Variable("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "both", "3: with MLflow's own 7, a refused connection blocks for four minutes."),
     Variable("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "both", "1 s: doubles from one retry to the next."),
     Variable("MLFLOW_HTTP_REQUEST_TIMEOUT", "both", "30 s: a server that does not answer must not hold a run for two minutes."),

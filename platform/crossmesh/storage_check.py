@@ -216,7 +216,7 @@ def _fsync(scratch: Path) -> None:
 
 
 def _lock(scratch: Path) -> None:
-    """A lock keeps others out. Where there are none nothing is locked (`files.locked`, `track/journal.py`), which is allowed for."""
+    """A lock keeps others out. Where there are none nothing is locked (`files.locked`, `track/mlflow/journal.py`), which is allowed for."""
     file = scratch / "lock"
     with file.open("a", encoding="ascii") as first, file.open("a", encoding="ascii") as second:
         try:

@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 
 from crossmesh.config.services import StorageSpec, TrackingSpec
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.mlflow.tracker import MlflowTracker
 from mlflow_server import mlflow_server
 
 METRICS = 10
@@ -27,7 +27,7 @@ def main(away_s: float) -> None:
     matrix = np.ones((1_100, 1_100), dtype=np.float32)
     with tempfile.TemporaryDirectory() as folder, mlflow_server(Path(folder)) as server:
         said: list[str] = []
-        tracker = Tracker(TrackingSpec(server.uri), StorageSpec(folder), said.append)
+        tracker = MlflowTracker(TrackingSpec(server.uri), StorageSpec(folder), said.append)
         run = tracker.start("benchmark", "train")
         step, calls = 0, []
 

@@ -1,4 +1,4 @@
-"""The tables of MLflow's local store, which `track/local_store.py` reads."""
+"""The tables of MLflow's local store, which `track/mlflow/local_store.py` reads."""
 
 import sqlite3
 from contextlib import closing
@@ -6,8 +6,8 @@ from contextlib import closing
 import pytest
 
 from crossmesh.config.services import StorageSpec, TrackingSpec
-from crossmesh.track.client import open_client, open_experiment, tracking_place
-from crossmesh.track.local_store import _TABLES, LocalStore
+from crossmesh.track.mlflow.client import open_client, open_experiment, tracking_place
+from crossmesh.track.mlflow.local_store import _TABLES, LocalStore
 
 pytestmark = pytest.mark.canary
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from crossmesh.config.services import StorageSpec, TrackingSpec
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
@@ -85,7 +85,7 @@ def test_our_figures_are_those_of_vllm(said: dict[str, Any]) -> None:
 def test_the_server_said_what_it_was_and_the_run_is_tracked(said: dict[str, Any], storage: Path) -> None:
     assert said["server"]["model"]["name"] == "base"
     assert said["server"]["engine"]["engine"] == "vllm-cpu"
-    tracker = Tracker(TrackingSpec(), StorageSpec(str(storage)))
+    tracker = open_tracker(TrackingSpec(), StorageSpec(str(storage)))
     run = tracker.run(said["run_id"])
     assert run.status == "FINISHED"
     flagged = "" if said["cells"][0]["comparable"] else "flagged/"

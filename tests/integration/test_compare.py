@@ -18,6 +18,7 @@ from crossmesh.report.keeping import MANY, Keeper, Kept, keep_report
 from crossmesh.report.stored import stored_variants
 from crossmesh.track.tracked_run import TAG_TRAINED
 from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 
 pytestmark = pytest.mark.integration
 
@@ -33,7 +34,7 @@ def runs(storage: Path) -> dict[str, str]:
 
     `bare` has no record beside its weights, nor the tag that says there is one.
     """
-    tracker = Tracker(TrackingSpec(), StorageSpec(str(storage)))
+    tracker = open_tracker(TrackingSpec(), StorageSpec(str(storage)))
     made = {"sweep": tracker.start("ranks", "sweep")}
     for name, rank, loss, rate in (
         ("torch", 8, 1.5, 100.0),
@@ -109,7 +110,7 @@ def test_a_sweep_is_compared_in_groups_with_what_it_left_out_and_logged_once(che
     assert first["gates"]["speed"]["state"] == "comparable in groups"
     assert first["notes"] == [f"Left out: half {runs['half'][:8]} (FAILED)."]
     assert first == second  # The MLflow run of the report included.
-    tracker = Tracker(TrackingSpec(), StorageSpec(str(storage)))
+    tracker = open_tracker(TrackingSpec(), StorageSpec(str(storage)))
     folder = tracker.download(first["run_id"], "report", storage.parent)
     assert {file.name for file in folder.iterdir()} == {"report.html", "report.md", "report.json"}
     assert (folder / "report.html").read_bytes() == Path(first["report"]).read_bytes()
@@ -153,7 +154,7 @@ def test_a_run_without_a_record_is_named_and_comparable_with_none(checkout: Path
 
 
 def test_a_wholly_trained_model_has_its_record_too(storage: Path) -> None:
-    tracker = Tracker(TrackingSpec(), StorageSpec(str(storage)))
+    tracker = open_tracker(TrackingSpec(), StorageSpec(str(storage)))
     run = tracker.start("whole", "train", params={"name": "whole"})
     science, system = Record({"form": SCIENCE_FORM, "trained": "full", "lora": {}, "steps": []}), Record({"backend": "torch"})
     tracker.records(run, science.contents, system.contents)
@@ -176,7 +177,7 @@ def test_a_wholly_trained_model_has_its_record_too(storage: Path) -> None:
 def test_of_many_runs_another_process_keeps_the_report_and_where_it_fails_this_one(
     storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
-    tracker = Tracker(TrackingSpec(), StorageSpec(str(storage)))
+    tracker = open_tracker(TrackingSpec(), StorageSpec(str(storage)))
     folder, own = tmp_path / "made", []
     folder.mkdir()
     (folder / "report.json").write_text("{}")
@@ -204,4 +205,4 @@ def test_one_run_alone_is_the_users_error(checkout: Path, storage: Path, runs: d
 )
 def test_what_names_no_training_run_is_one_message(storage: Path, runs: dict[str, str], given: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        find_run(Tracker(TrackingSpec(), StorageSpec(str(storage))), "runs", runs.get(given, given))
+        find_run(open_tracker(TrackingSpec(), StorageSpec(str(storage))), "runs", runs.get(given, given))

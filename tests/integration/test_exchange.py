@@ -12,8 +12,8 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.services import StorageSpec
 from crossmesh.config.training import FAMILIES
 from crossmesh.errors import InputError
-from crossmesh.track.sender import registered_name
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.mlflow.tracker import MlflowTracker
+from crossmesh.track.tracked_run import registered_name
 from crossmesh.verify.exchange.proof import keep_proof
 from crossmesh.verify.result import CheckResult, Limit
 
@@ -26,7 +26,7 @@ def proof(worst: float) -> CheckResult:
 
 def test_a_proof_is_on_disk_on_the_run_and_in_the_registry(tmp_path: Path) -> None:
     spec = ExperimentSpec(storage=StorageSpec(str(tmp_path / "storage")))
-    tracker = Tracker(spec.tracking, spec.storage)
+    tracker = MlflowTracker(spec.tracking, spec.storage)
     run_id = tracker.start("torch", "train")
     tracker.artifact_text(run_id, "adapter/adapter_config.json", "{}")
     assert proof_of_run(tracker.run(run_id), lambda: tracker, tmp_path / "cache") == ""

@@ -24,7 +24,7 @@ from crossmesh.config.training import DataSpec, HardwareSpec, MeshSpec, OptimSpe
 from crossmesh.errors import InputError
 from crossmesh.models.weights.fetch import ModelFolder, fetch_model
 from crossmesh.ray_cleanup import end_processes, processes_of
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 from crossmesh.train.events import CheckpointEvent, Event, StepEvent, WarningEvent
 from crossmesh.train.launch import TrainResult, train
 
@@ -179,7 +179,7 @@ def test_a_killed_driver_leaves_a_run_that_continues_in_mlflow_too(
             out, _ = process.communicate(timeout=300)
             assert process.returncode == 0
             result = json.loads(out.splitlines()[-1])
-            tracker = Tracker(TrackingSpec(), StorageSpec(str(storage)))
+            tracker = open_tracker(TrackingSpec(), StorageSpec(str(storage)))
             found[name] = {
                 metric: tracker.history(result["run_id"], f"train/{metric}") for metric in ("loss", "grad_norm", "learning_rate")
             }

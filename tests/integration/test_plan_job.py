@@ -13,6 +13,7 @@ import pytest
 from crossmesh.config.compose import compose_spec
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
@@ -27,7 +28,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def tracker(storage: Path, checkout: Path) -> Tracker:
     """Has three finished runs of the paper's experiment: 8 rows of 922 tokens a step, packed into 3 sequences, at 4,000 tokens a second."""
-    tracker = Tracker(TrackingSpec(), StorageSpec(str(storage)))
+    tracker = open_tracker(TrackingSpec(), StorageSpec(str(storage)))
     spec = compose_spec(checkout / "conf", PAPER)
     efficiency = 8 * 922 / (3 * spec.sequence_length)
     totals = {"tokens": spec.optim.steps * 8 * 922.0, "tokens_per_s_steady": 4000.0, "packing_efficiency": efficiency}

@@ -13,7 +13,7 @@ import pytest
 
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.track.tracked_run import TAG_KIND
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 SPEC = ("model=tiny_llama", "data.max_rows=40", "optim.steps=8", "batch.size=2", "name=repeated")
@@ -43,7 +43,7 @@ def test_the_command_that_a_report_gives_adds_the_repeats_that_decide(checkout: 
     assert speed["answer"] == "Not decided: one run each"
     said = next(found[1] for one in speed["reasons"] if (found := re.match(r"To decide it: python (.*)", one)))
     second = job(checkout, *shlex.split(said), "repeat_steps=4", f"folder={tmp_path / 'reports'}")
-    tracker = Tracker(TrackingSpec(), StorageSpec(str(tmp_path / "storage")))
+    tracker = open_tracker(TrackingSpec(), StorageSpec(str(tmp_path / "storage")))
     for run_id in ids:
         repeats = tracker.children(run_id)
         assert [one.tags[TAG_KIND] for one in repeats] == ["repeat"] * 3

@@ -19,6 +19,7 @@ from crossmesh.report.comparing import compare_runs
 from crossmesh.report.gate.selection import named_runs, sweep_runs
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TAG_SCIENCE
 from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 from crossmesh.verify.compare_speed.sweep_store import make_sweep
 from report_runs import add_evaluation, problems
 
@@ -40,7 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Tracker, str]:
     root = tmp_path_factory.mktemp("browser")
     with Console().stage("runs") as stage:
         parent = make_sweep(ExperimentSpec(), root / "storage", RUNS, 10, stage, rates=(1e-4, 2e-4, 3e-4))
-    return Tracker(TrackingSpec(), StorageSpec(str(root / "storage"))), parent
+    return open_tracker(TrackingSpec(), StorageSpec(str(root / "storage"))), parent
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ import pytest
 from crossmesh.cluster.session import ray_session
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.config.training import BatchSpec, CheckpointSpec
+from crossmesh.track.mlflow.tracker import MlflowTracker
 from crossmesh.track.tracked_run import TAG_ADAPTER
-from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import Event, StepEvent
 from crossmesh.trial.trial import fetch, prepare, run_trial
 from mlflow_server import MlflowServer, mlflow_server
@@ -44,7 +44,7 @@ def test_a_server_that_dies_during_training_costs_no_step_and_no_record(
         tracking=TrackingSpec(server.uri),
     )
     said: list[str] = []
-    tracker = Tracker(spec.tracking, spec.storage, said.append)
+    tracker = MlflowTracker(spec.tracking, spec.storage, said.append)
     logging: list[float] = []
     log = tracker.metrics
 
@@ -68,7 +68,7 @@ def test_a_server_that_dies_during_training_costs_no_step_and_no_record(
         server.start()
     server.wait()
     run, history = tracker.run(trial.run_id), trial.result.history  # Waits until what is on its way is there.
-    later = Tracker(spec.tracking, spec.storage, said.append)
+    later = MlflowTracker(spec.tracking, spec.storage, said.append)
     assert run.status == "FINISHED"
     assert later.history(trial.run_id, "train/loss") == tuple((event.step, event.loss) for event in history)
     tokens, total = [], 0
@@ -89,8 +89,8 @@ def test_a_server_that_dies_during_training_costs_no_step_and_no_record(
 DRIVER = """
 import os, sys
 from crossmesh.config.services import StorageSpec, TrackingSpec
-from crossmesh.track.tracker import Tracker
-tracker = Tracker(TrackingSpec(sys.argv[1]), StorageSpec(sys.argv[2]))
+from crossmesh.track.mlflow.tracker import MlflowTracker
+tracker = MlflowTracker(TrackingSpec(sys.argv[1]), StorageSpec(sys.argv[2]))
 run = tracker.start("torch", "train")
 tracker.metrics(run, {"loss": 0.0}, 0)
 assert tracker.history(run, "loss") == ((0, 0.0),)
@@ -116,10 +116,10 @@ def test_what_a_killed_driver_left_is_sent_once_by_those_that_come_next(server: 
     server.start()
     server.wait()
     said: list[str] = []
-    next_ones: list[Tracker] = []
+    next_ones: list[MlflowTracker] = []
 
     def open_tracker() -> None:
-        next_ones.append(Tracker(TrackingSpec(server.uri), StorageSpec(str(tmp_path)), said.append))
+        next_ones.append(MlflowTracker(TrackingSpec(server.uri), StorageSpec(str(tmp_path)), said.append))
 
     threads = [threading.Thread(target=open_tracker) for _ in range(3)]
     for thread in threads:
@@ -138,14 +138,14 @@ def test_what_a_killed_driver_left_is_sent_once_by_those_that_come_next(server: 
 def test_a_server_keeps_runs_and_artifacts_and_its_end_is_one_error(
     server: MlflowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tracker = Tracker(TrackingSpec(server.uri), StorageSpec(str(tmp_path)))
+    tracker = MlflowTracker(TrackingSpec(server.uri), StorageSpec(str(tmp_path)))
     run = tracker.start("torch", "train", identity="id-9", params={"a": "x" * 7_000})
     tracker.metrics(run, {"loss": 1.0}, 0)
     tracker.artifact_json(run, "records/science.json", {"a": 1})
     assert tracker.read_json(run, "records/science.json") == {"a": 1}
     tracker.finish(run)
     said: list[str] = []
-    again = Tracker(TrackingSpec(server.uri), StorageSpec(str(tmp_path)), said.append)
+    again = MlflowTracker(TrackingSpec(server.uri), StorageSpec(str(tmp_path)), said.append)
     found = again.find("id-9")
     assert found is not None
     assert found.run_id == run
@@ -153,7 +153,7 @@ def test_a_server_keeps_runs_and_artifacts_and_its_end_is_one_error(
     assert again.metrics(run, {"loss": 5.0}, 0) == 0
     assert again.ui_command == server.uri
     server.end()
-    monkeypatch.setattr("crossmesh.track.tracker._PATIENCE_S", 0.0)
+    monkeypatch.setattr("crossmesh.track.mlflow.tracker._PATIENCE_S", 0.0)
     assert again.metrics(run, {"loss": 2.0}, 1) == 1
     again.finish(run)
     (journal,) = tmp_path.glob("journal/*/*.jsonl")

@@ -15,7 +15,7 @@ import pytest
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.sweep.state import read_state
 from crossmesh.track.tracked_run import TAG_KIND
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 from emulated_cluster import EmulatedCluster, emulated_cluster, gpu_node, tpu_nodes
 from tiny_job import TINY
 
@@ -93,7 +93,7 @@ def test_a_sweep_survives_kill_and_budget_and_has_every_trial_once(checkout: Pat
         free = cluster.state()["free"]
         assert (free["TPU"], free["GPU"]) == (4.0, 2.0)
 
-    tracker = Tracker(TrackingSpec(), StorageSpec(str(storage)))
+    tracker = open_tracker(TrackingSpec(), StorageSpec(str(storage)))
     runs = tracker.matching("")
     assert Counter((run.tags[TAG_KIND], run.status) for run in runs) == {
         ("sweep", "FINISHED"): 1,

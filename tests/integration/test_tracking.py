@@ -12,9 +12,10 @@ import pytest
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.errors import CrossmeshError
-from crossmesh.track.local_store import LocalStore, Wanted
+from crossmesh.track.mlflow.local_store import LocalStore
+from crossmesh.track.mlflow.tracker import MlflowTracker
 from crossmesh.track.provenance import GitState, Provenance
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.tracker import RunQuery
 
 pytestmark = pytest.mark.integration
 
@@ -28,7 +29,7 @@ def storage(tmp_path_factory):
 
 @pytest.fixture
 def tracker(storage):
-    return Tracker(TrackingSpec(), storage)
+    return MlflowTracker(TrackingSpec(), storage)
 
 
 def test_a_run_keeps_what_it_was_given(tracker, storage, tmp_path):
@@ -62,14 +63,14 @@ def test_a_run_keeps_what_it_was_given(tracker, storage, tmp_path):
 
 def test_each_metric_and_step_is_there_once_also_after_a_resume(tracker, storage):
     run = tracker.start("torch", "train")
-    assert tracker.metrics(run, {"loss": 2.0, "rate": 0.1}, 0) == 2
-    assert tracker.metrics(run, {"loss": 1.0}, 1) == 1
-    assert tracker.metrics(run, {"loss": 9.0}, 1) == 0
+    tracker.metrics(run, {"loss": 2.0, "rate": 0.1}, 0)
+    tracker.metrics(run, {"loss": 1.0}, 1)
+    tracker.metrics(run, {"loss": 9.0}, 1)
 
-    later = Tracker(TrackingSpec(), storage)
+    later = MlflowTracker(TrackingSpec(), storage)
     assert later.resume(run).status == "RUNNING"
-    assert later.metrics(run, {"loss": 9.0, "rate": 0.2}, 1) == 1
-    assert later.metrics(run, {"loss": 0.5}, 2) == 1
+    later.metrics(run, {"loss": 9.0, "rate": 0.2}, 1)
+    later.metrics(run, {"loss": 0.5}, 2)
     later.finish(run, "KILLED")
     assert later.history(run, "loss") == ((0, 2.0), (1, 1.0), (2, 0.5))
     assert later.history(run, "rate") == ((0, 0.1), (1, 0.2))
@@ -93,7 +94,7 @@ def test_system_metrics_are_logged_and_can_be_switched_off(tracker, storage, mon
     with tracker.system_metrics(run):
         time.sleep(1.0)
     assert tracker.run(run).metrics["system/system_memory_usage_percentage"] > 0
-    silent = Tracker(TrackingSpec(system_metrics=False), storage)
+    silent = MlflowTracker(TrackingSpec(system_metrics=False), storage)
     other = silent.start("jax", "train")
     with silent.system_metrics(other):
         time.sleep(0.5)
@@ -109,10 +110,10 @@ WRITERS = """
 import json, multiprocessing, sys
 import mlflow  # before the fork, so that four processes share one slow import; no connection is open yet
 from crossmesh.config.experiment import StorageSpec, TrackingSpec
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.mlflow.tracker import MlflowTracker
 
 def write_run(root):
-    tracker = Tracker(TrackingSpec(experiment="shared"), StorageSpec(root=root))
+    tracker = MlflowTracker(TrackingSpec(experiment="shared"), StorageSpec(root=root))
     run = tracker.start("worker", "train")
     for step in range(20):
         tracker.metrics(run, {"loss": float(step)}, step)
@@ -137,9 +138,9 @@ def test_four_processes_on_a_fresh_file_migrate_it_once(tmp_path):
 DRIVER = """
 import sys
 from crossmesh.config.experiment import StorageSpec, TrackingSpec
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.mlflow.tracker import MlflowTracker
 before = "mlflow" in sys.modules
-tracker = Tracker(TrackingSpec(), StorageSpec(root=sys.argv[1]))
+tracker = MlflowTracker(TrackingSpec(), StorageSpec(root=sys.argv[1]))
 run = tracker.start("worker", "train")
 with tracker.system_metrics(run):
     tracker.metrics(run, {"loss": 1.0}, 0)
@@ -163,10 +164,10 @@ AWAY = """
 import json, sys, time
 from crossmesh.errors import CrossmeshError
 from crossmesh.config.experiment import StorageSpec, TrackingSpec
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.mlflow.tracker import MlflowTracker
 started = time.monotonic()
 try:
-    Tracker(TrackingSpec(uri="http://user:word@127.0.0.1:9"), StorageSpec(root=sys.argv[1])).start("x", "train")
+    MlflowTracker(TrackingSpec(uri="http://user:word@127.0.0.1:9"), StorageSpec(root=sys.argv[1])).start("x", "train")
 except CrossmeshError as error:
     print(json.dumps({"message": str(error), "seconds": time.monotonic() - started}))
 """
@@ -186,11 +187,11 @@ def test_a_server_that_is_away_is_one_error_within_seconds(tmp_path):
 
 @pytest.mark.parametrize("read_itself", [True, False])
 def test_every_reader_of_runs_reads_all_of_them(tmp_path, monkeypatch, read_itself):
-    monkeypatch.setattr("crossmesh.track.tracker._PAGE", 2)
-    monkeypatch.setattr("crossmesh.track.local_store._AT_ONCE", 2)
+    monkeypatch.setattr("crossmesh.track.mlflow.tracker._PAGE", 2)
+    monkeypatch.setattr("crossmesh.track.mlflow.local_store._AT_ONCE", 2)
     if not read_itself:
         monkeypatch.setattr(LocalStore, "search", lambda *_: None)
-    tracker = Tracker(TrackingSpec(), StorageSpec(str(tmp_path)))
+    tracker = MlflowTracker(TrackingSpec(), StorageSpec(str(tmp_path)))
     parent = tracker.start("sweep", "sweep")
     made = {tracker.start("torch", "train", parent=parent, params={"hardware": {"name": name}}) for name in ("cpu", "a", "a", "b", "cpu")}
     for run in made:
@@ -202,7 +203,7 @@ def test_every_reader_of_runs_reads_all_of_them(tmp_path, monkeypatch, read_itse
 
 
 def test_a_local_store_that_is_read_itself_says_what_mlflow_says(tmp_path):
-    tracker = Tracker(TrackingSpec(), StorageSpec(str(tmp_path)))
+    tracker = MlflowTracker(TrackingSpec(), StorageSpec(str(tmp_path)))
     parent = tracker.start("sweep", "sweep")
     for number, name in enumerate(("cpu", "tpu_v5p_8", "cpu", "gpu_2xh100")):
         params = {"hardware": {"name": name}, "optim": {"steps": number}} if number else {"optim": {"steps": 0}}
@@ -214,19 +215,19 @@ def test_a_local_store_that_is_read_itself_says_what_mlflow_says(tmp_path):
     deleted = tracker.start("gone", "train", parent=parent)
     tracker._client.delete_run(deleted)
     every = [
-        Wanted(),
-        Wanted({"crossmesh.kind": "train"}, "FINISHED"),
-        Wanted({"crossmesh.kind": "train"}, without={"hardware.name": "cpu"}),
-        Wanted({"mlflow.parentRunId": parent}),
-        Wanted({"crossmesh.identity": "id-1", "crossmesh.kind": "train"}, "KILLED"),
-        Wanted(prefix=parent[:3]),
-        Wanted({"crossmesh.kind": "nothing"}),
+        RunQuery(),
+        RunQuery({"crossmesh.kind": "train"}, "FINISHED"),
+        RunQuery({"crossmesh.kind": "train"}, without={"hardware.name": "cpu"}),
+        RunQuery({"mlflow.parentRunId": parent}),
+        RunQuery({"crossmesh.identity": "id-1", "crossmesh.kind": "train"}, "KILLED"),
+        RunQuery(prefix=parent[:3]),
+        RunQuery({"crossmesh.kind": "nothing"}),
     ]
-    found = [tracker._search(wanted) for wanted in every]
+    found = [tracker.search(wanted) for wanted in every]
     assert [repr(one) for one in map(_plain, found)] == [repr(one) for one in map(_plain, (_mlflow(tracker, wanted) for wanted in every))]
     assert [len(runs) for runs in found] == [5, 3, 2, 4, 1, 1, 0]
     assert all("version.torch" not in run.tags and run.tags["Version.x"] == "1" for run in found[3])
-    assert tracker._search(every[1], limit=2) == found[1][:2]
+    assert tracker.search(every[1], limit=2) == found[1][:2]
     ids = [run.run_id for run in found[3]]
     assert {run: repr(values) for run, values in tracker.histories(ids, "loss").items()} == {
         run: repr(tracker.history(run, "loss")) for run in ids
@@ -254,7 +255,7 @@ def _plain(runs):
 
 def test_metrics_of_any_name_and_value_are_stored_under_names_that_mlflow_takes(storage):
     said = []
-    tracker = Tracker(TrackingSpec(), storage, said.append)
+    tracker = MlflowTracker(TrackingSpec(), storage, said.append)
     run = tracker.start("odd", "evaluate")
     values = {"hit@1": 0.5, "hit#1": 0.25, "a//b": 1.0, "loss": 2.0, "none": None, "huge": 10**400, "nan": math.nan, "inf": math.inf}
     tracker.metrics(run, values, 0)

@@ -16,10 +16,10 @@ from crossmesh.config.training import OptimSpec
 from crossmesh.data.lengths import length_statistics
 from crossmesh.models.placement import Placement
 from crossmesh.models.weights.fetch import ModelFolder
-from crossmesh.track.sender import TAG_VERSION
-from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TAG_DATA
+from crossmesh.track.mlflow.views import VIEWS
+from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TAG_DATA, TAG_VERSION
 from crossmesh.track.tracker import Tracker
-from crossmesh.track.views import VIEWS
+from crossmesh.track.trackers import open_tracker
 from crossmesh.train.events import Event, StageEvent, StepEvent
 from crossmesh.train.launch import TrainResult
 from crossmesh.trial import trial
@@ -59,7 +59,7 @@ class Trials:
         return trial.run_trial(self.spec, self.prepared, self.tracker(), self.received.append)
 
     def tracker(self) -> Tracker:
-        return Tracker(self.spec.tracking, self.spec.storage)
+        return open_tracker(self.spec.tracking, self.spec.storage)
 
 
 @pytest.fixture

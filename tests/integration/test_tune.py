@@ -11,7 +11,7 @@ import pytest
 
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_IDENTITY, TAG_KIND, TAG_SCIENCE, TAG_SYSTEM
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 from tiny_job import TINY
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
@@ -32,7 +32,7 @@ def run(checkout: Path, storage: Path, job: str, *arguments: str, code: int = 0)
 def test_a_population_trains_to_the_end_and_a_member_without_change_is_the_undisturbed_run(checkout: Path, tmp_path: Path) -> None:
     said = run(checkout, tmp_path, "tune", *POPULATION)
     assert (said["done"], len(said["points"])) == (4, 4)
-    tracker = Tracker(TrackingSpec(), StorageSpec(str(tmp_path)))
+    tracker = open_tracker(TrackingSpec(), StorageSpec(str(tmp_path)))
     trained = {one.run_id: one for one in tracker.matching("") if one.tags[TAG_KIND] == "train"}
     last = [one for one in trained.values() if one.params["optim.stop_at"] == str(STEPS)]
     first = [trained[one.params["checkpoint.resume_from"]] for one in last]
@@ -44,7 +44,7 @@ def test_a_population_trains_to_the_end_and_a_member_without_change_is_the_undis
         assert [step for step, _ in tracker.history(one.run_id, "train/loss")] == list(range(1, STEPS + 1))
     settings = [f"{key}={value}" for key, value in better.items()]
     run(checkout, tmp_path / "apart", "finetune", *settings)
-    apart = Tracker(TrackingSpec(), StorageSpec(str(tmp_path / "apart")))
+    apart = open_tracker(TrackingSpec(), StorageSpec(str(tmp_path / "apart")))
     (whole,) = [one for one in apart.matching("") if one.tags[TAG_KIND] == "train"]
     assert apart.history(whole.run_id, "train/loss") == tracker.history(kept.run_id, "train/loss")
     for tag in (TAG_ADAPTER, TAG_SCIENCE, TAG_SYSTEM, TAG_IDENTITY):

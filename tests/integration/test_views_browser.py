@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from crossmesh.config.services import StorageSpec, TrackingSpec
-from crossmesh.track.tracker import Tracker
-from crossmesh.track.views import VIEWS
+from crossmesh.track.mlflow.tracker import MlflowTracker
+from crossmesh.track.mlflow.views import VIEWS
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 
 @pytest.fixture(scope="module")
-def tracker(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
+def tracker(tmp_path_factory: pytest.TempPathFactory) -> MlflowTracker:
     """Two trainings and two evaluations below a parent, as a pipeline leaves them."""
-    tracker = Tracker(TrackingSpec(system_metrics=False), StorageSpec(str(tmp_path_factory.mktemp("views") / "storage")))
+    tracker = MlflowTracker(TrackingSpec(system_metrics=False), StorageSpec(str(tmp_path_factory.mktemp("views") / "storage")))
     parent = tracker.start("pipeline", "pipeline")
     for number, name in enumerate(("torch", "jax")):
         run = tracker.start(name, "train", parent=parent, params={"mesh_shape": {"fsdp": 1}, "micro_batch": 2})
@@ -35,12 +35,12 @@ def tracker(tmp_path_factory: pytest.TempPathFactory) -> Tracker:
     return tracker
 
 
-def test_the_filter_of_a_view_finds_its_runs(tracker: Tracker) -> None:
+def test_the_filter_of_a_view_finds_its_runs(tracker: MlflowTracker) -> None:
     for view, count in zip(VIEWS, (2, 2), strict=True):
         assert len(tracker._client.search_runs([tracker.experiment()], view.filter)) == count
 
 
-def test_a_view_opens_with_its_charts_and_without_an_error(tracker: Tracker, checkout: Path) -> None:
+def test_a_view_opens_with_its_charts_and_without_an_error(tracker: MlflowTracker, checkout: Path) -> None:
     from playwright.sync_api import sync_playwright
 
     program = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from crossmesh.config.services import StorageSpec, TrackingSpec
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 from tiny_job import TINY
 
 pytestmark = [
@@ -45,7 +45,7 @@ def test_too_many_dropped_rows_stop_the_job_and_allowed_ones_are_told_everywhere
     values = json.loads(trained.stdout.splitlines()[-1])
     assert sum(values["dropped_rows"].values()) == 14
     assert "14 of 16 rows dropped: " in trained.stderr
-    tracker = Tracker(TrackingSpec(), StorageSpec(str(own_storage)))
+    tracker = open_tracker(TrackingSpec(), StorageSpec(str(own_storage)))
     assert tracker.run(values["run_id"]).metrics["data/dropped_rows"] == 14
     record = tracker.read_json(values["run_id"], "records/rows.json")
     assert {one["reason"]: one["count"] for one in record["dropped"]} == values["dropped_rows"]

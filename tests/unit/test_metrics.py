@@ -18,6 +18,7 @@ from crossmesh.report.regression import judge_regressions
 from crossmesh.report.trained_run import training_summary
 from crossmesh.report.variants import Results, RunRecord, Variant
 from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 from crossmesh.trial.trial_log import totals_of
 
 PACKAGE = Path(crossmesh.__file__).parent
@@ -70,7 +71,7 @@ def trained(tracker: Tracker, spec: ExperimentSpec, seconds: float) -> Variant:
 def test_a_metric_of_an_installed_package_is_logged_compared_and_limited(installed: Callable[[str], None], tmp_path: Path) -> None:
     installed("watts_of_a_test:JOULES")
     spec = ExperimentSpec(storage=StorageSpec(str(tmp_path / "storage")))
-    tracker = Tracker(spec.tracking, spec.storage)
+    tracker = open_tracker(spec.tracking, spec.storage)
     fast, slow = (trained(tracker, spec, seconds) for seconds in (10.0, 20.0))
     assert tracker.run(fast.run_id or "").metrics["train/joules_per_token"] == 300.0 * 10.0 / 1000.0
     report = make_report(Results("x", (fast, slow), "command"))

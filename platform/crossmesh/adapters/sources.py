@@ -11,7 +11,7 @@ from crossmesh.config.services import StorageSpec
 from crossmesh.errors import InputError, reading
 from crossmesh.files import read_json
 from crossmesh.models.weights.downloads import download_hub
-from crossmesh.track.client import TrackingError
+from crossmesh.track.run_log import TrackingError
 from crossmesh.track.tracked_run import TAG_KIND
 from crossmesh.track.tracker import Tracker
 

@@ -165,6 +165,7 @@ KEY_CLASSES: Mapping[str, tuple[str, ...]] = {
     "tracking.uri": (PROVENANCE,),
     "tracking.experiment": (PROVENANCE,),
     "tracking.system_metrics": (PROVENANCE,),
+    "tracking.trackers": (PROVENANCE,),
     "storage.root": (PROVENANCE,),
     "checkpoint.every_steps": (PROVENANCE,),
     "checkpoint.every_minutes": (PROVENANCE,),

@@ -9,15 +9,21 @@ from crossmesh.errors import require
 
 @dataclass(frozen=True)
 class TrackingSpec:
-    """Where MLflow keeps the runs."""
+    """Where runs are tracked."""
 
     uri: str = ""
     """MLflow tracking URI; empty: sqlite and artifacts under `storage.root`."""
     experiment: str = "crossmesh"
     system_metrics: bool = True
+    trackers: tuple[str, ...] = ("mlflow",)
+    """What keeps the runs: `mlflow`, `none` (nothing is kept), or one of an installed package. Several are all told the same; the first
+    is read."""
 
     def __post_init__(self) -> None:
-        """Check the experiment's name."""
+        """Check the experiment's name and the trackers."""
+        object.__setattr__(self, "trackers", tuple(self.trackers))
+        sound = bool(self.trackers) and len(set(self.trackers)) == len(self.trackers)
+        require(sound, "tracking.trackers", list(self.trackers), "one name or more, each once")
         require(bool(self.experiment.strip()), "tracking.experiment", self.experiment, "a name")
 
 
@@ -44,4 +50,4 @@ class StorageSpec:
 
 def tracked_in_storage(tracking: TrackingSpec, storage: StorageSpec) -> bool:
     """Whether MLflow's sqlite file lies under `storage.root`."""
-    return not tracking.uri or tracking.uri.startswith(f"sqlite:///{storage.root.rstrip('/')}/")
+    return "mlflow" in tracking.trackers and (not tracking.uri or tracking.uri.startswith(f"sqlite:///{storage.root.rstrip('/')}/"))

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.doctor.finding import Finding, fault, note, ok
 from crossmesh.errors import InputError
-from crossmesh.track.client import TrackingPlace, tracking_place
 from crossmesh.track.masking import mask
+from crossmesh.track.mlflow.client import TrackingPlace, tracking_place
 
 _TIMEOUT_S = 3.0
 _HUB = "https://huggingface.co"

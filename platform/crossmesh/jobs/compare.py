@@ -18,7 +18,7 @@ from crossmesh.report.gate.selection import trainings_of
 from crossmesh.report.regression import REGRESSION, judge_regressions, require_decided
 from crossmesh.report.request import CompareKeys
 from crossmesh.report.tables.terminal import print_report
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 
 
 def run(job: Job[CompareKeys]) -> None:
@@ -26,7 +26,7 @@ def run(job: Job[CompareKeys]) -> None:
     spec, keys, console = job.spec, job.keys, Console()
     limits = {key: text for key, text in asdict(keys.fail_if).items() if text}
     with uncollected():
-        tracker = Tracker(spec.tracking, spec.storage)
+        tracker = open_tracker(spec.tracking, spec.storage)
         selection = select(tracker, spec.name, keys.runs, keys.sweep, keys.baseline, keys.candidate, limits)
     if keys.repeat:
         from crossmesh.sweep.repeat import add_repeats  # Ray takes seconds, and a comparison needs none.

@@ -16,7 +16,7 @@ from crossmesh.console import Console
 from crossmesh.errors import require_choice
 from crossmesh.installation import conf_folder
 from crossmesh.models.weights.stores import is_made, open_store
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 from crossmesh.trial.trial import fetch
 
 
@@ -49,7 +49,7 @@ def run(job: Job[ExportKeys]) -> None:
     """Find adapter and base, write the result, and publish it when that is asked for."""
     spec, keys, console = job.spec, job.keys, Console()
     folder = output_folder(keys.folder)
-    tracker = partial(Tracker, spec.tracking, spec.storage)
+    tracker = partial(open_tracker, spec.tracking, spec.storage)
     found = find_adapter(keys.adapter, spec.storage, tracker)
     adapter, weights = open_adapter(found.folder), spec.model.weights
     if is_made(weights):

@@ -37,13 +37,13 @@ def run(job: Job[FinetuneKeys]) -> None:
     from crossmesh.plan.planner import own_planner
     from crossmesh.sweep.repeat import add_repeats
     from crossmesh.sweep.training import values_of
-    from crossmesh.track.tracker import Tracker
+    from crossmesh.track.trackers import open_tracker
     from crossmesh.train.launch import check_trainable
     from crossmesh.trial.trial import fetch, prepare, run_trial
 
     spec, console = job.spec, Console()
     check_trainable(spec)
-    tracker = Tracker(spec.tracking, spec.storage, console.say)
+    tracker = open_tracker(spec.tracking, spec.storage, console.say)
     if planned := gate_training(spec, own_planner(spec, tracker)):
         console.say(announced(spec, planned))
     require_chips(spec.hardware.slice.device, spec.training_chips)

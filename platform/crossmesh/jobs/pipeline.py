@@ -48,10 +48,10 @@ def run(job: Job[PipelineKeys]) -> None:
     from crossmesh.pipeline.experiment import check_experiment, run_experiment
     from crossmesh.report.tables.terminal import print_report
     from crossmesh.sweep.repeat import Repeats
-    from crossmesh.track.tracker import Tracker
+    from crossmesh.track.trackers import open_tracker
 
     spec, keys, console = job.spec, job.keys, Console()
-    tracker = Tracker(spec.tracking, spec.storage, console.say)
+    tracker = open_tracker(spec.tracking, spec.storage, console.say)
     output = Path(keys.folder).absolute() / spec.name
     again = command(job_command("pipeline"), sys.argv[1:])
     then = Repeats(keys.repeats, keys.repeat_steps) if keys.repeats else None

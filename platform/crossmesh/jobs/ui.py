@@ -9,7 +9,7 @@ from crossmesh.config.job import Job, JobKeys
 from crossmesh.errors import InputError, require
 from crossmesh.installation import conf_folder
 from crossmesh.ports import free_port, port_taken
-from crossmesh.track.tracker import UI_PORT, Tracker
+from crossmesh.track.mlflow.tracker import UI_PORT, MlflowTracker
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class UiKeys(JobKeys):
 
 def run(job: Job[UiKeys]) -> None:
     """Say where the prepared views are and become MLflow's UI; Ctrl-C ends it. A server that has one is left to show them."""
-    tracker = Tracker(job.spec.tracking, job.spec.storage)
+    require("mlflow" in job.spec.tracking.trackers, "tracking.trackers", list(job.spec.tracking.trackers), "with mlflow, whose UI this is")
+    tracker = MlflowTracker(job.spec.tracking, job.spec.storage)
     if not tracker.has_ui and (holder := port_taken("127.0.0.1", job.keys.port)):
         raise InputError(
             f"port={job.keys.port}: the port of 127.0.0.1 is taken by {holder}. Give another, e.g. port={free_port()}; or end that process."

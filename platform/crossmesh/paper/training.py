@@ -18,7 +18,7 @@ from crossmesh.plan.planner import open_planner
 from crossmesh.plan.record import training_record
 from crossmesh.report.plans.files import Sheet, write_plan
 from crossmesh.report.plans.tracked import log_plan
-from crossmesh.track.client import TrackingError
+from crossmesh.track.run_log import TrackingError
 
 _TITLE = "arXiv 2605.25645, recomputed"
 _LINE_COLUMNS = ("figure", "paper", "ours", "differs by", "", "how")

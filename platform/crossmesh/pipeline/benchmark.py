@@ -22,6 +22,7 @@ from crossmesh.pipeline.benchmark_subject import Subject, own_server, own_subjec
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TAG_SERVER
 from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 
 _SERVER_FILE = "server.json"
 
@@ -61,7 +62,7 @@ def benchmark(spec: ExperimentSpec, console: Console, sweeping: Sweeping = ALONE
     Raises `InputError` for a server that does not answer or that the spec cannot be, `CrossmeshError` when server or client die: what was
     measured is kept.
     """
-    tracker = sweeping.tracker or Tracker(spec.tracking, spec.storage)
+    tracker = sweeping.tracker or open_tracker(spec.tracking, spec.storage)
     with ExitStack() as stack:
         subject = url_subject(spec, console) if spec.bench.url else own_subject(own_server(spec, console, stack), console, stack)
         identity, trace = identity_of(subject.described, spec.bench), trace_digest(spec.bench)

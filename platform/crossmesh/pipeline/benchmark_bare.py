@@ -23,6 +23,7 @@ from crossmesh.pipeline.benchmark import Done, counting, track
 from crossmesh.pipeline.benchmark_subject import OwnServer, own_server, terms_of
 from crossmesh.serve.vllm.settings import EngineSettings
 from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 
 
 @dataclass
@@ -69,7 +70,7 @@ def benchmark_bare(spec: ExperimentSpec, console: Console) -> Done:
         raise InputError("bench.against=bare measures the base model. Leave serve.adapters empty.")
     if os.environ.get("RAY_ADDRESS", "local") not in ("", "local"):
         raise InputError("bench.against=bare compares servers of one machine, this one. Unset RAY_ADDRESS.")
-    tracker = Tracker(spec.tracking, spec.storage)
+    tracker = open_tracker(spec.tracking, spec.storage)
     with ExitStack() as stack:
         own = own_server(spec, console, stack)
         names = servers_of(own.settings)

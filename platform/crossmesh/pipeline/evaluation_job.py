@@ -20,6 +20,7 @@ from crossmesh.plan.planner import own_planner
 from crossmesh.track.flatten import flatten
 from crossmesh.track.tracked_run import TAG_KIND
 from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 from crossmesh.trial.trial import fetch
 
 
@@ -109,7 +110,7 @@ def evaluate(spec: ExperimentSpec, console: Console, against: str, *, force: boo
     Each adapter is compared with the base; with `against`, an earlier evaluation's MLflow run id or how it begins, each model with that.
     """
     check_evaluation(spec)
-    tracker = Tracker(spec.tracking, spec.storage)
+    tracker = open_tracker(spec.tracking, spec.storage)
     earlier = _stored(tracker, against) if against else None
     found = (evaluate_url(spec, tracker, console, force=force),) if spec.eval.url else _on_own_server(spec, tracker, console, force=force)
     base = next((one for one in found if one.name == BASE), None)

@@ -14,7 +14,7 @@ from crossmesh.serve.adapters import check_names
 from crossmesh.serve.app import place_of, start_server
 from crossmesh.serve.applications import check_port
 from crossmesh.serve.keys import add_key, key_source, revoke_key
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 from crossmesh.trial.trial import fetch
 
 _KEYS_S = 2.0
@@ -25,7 +25,7 @@ def named_adapters(spec: ExperimentSpec) -> dict[str, Path]:
     """Local folders of `serve.adapters` by name. Raises `InputError` when a source has no adapter, or a name is used twice."""
     named = [(name, source) for name, _, source in (entry.partition(":") for entry in spec.serve.adapters)]
     check_names([name for name, _ in named])
-    tracker = partial(Tracker, spec.tracking, spec.storage)
+    tracker = partial(open_tracker, spec.tracking, spec.storage)
     found = {}
     for name, source in named:
         found[name] = find_adapter(source, spec.storage, tracker, f"serve.adapters: {name}").folder

@@ -17,8 +17,9 @@ from crossmesh.plan.store.store import Store
 from crossmesh.plan.training.calibration import Measured, calibration_of, own_measurements
 from crossmesh.plan.training.exact import broken_rules
 from crossmesh.plan.training.forecast import Forecast, forecast
-from crossmesh.track.client import TrackingError
+from crossmesh.track.run_log import TrackingError
 from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class OpenedPlanner:
 def open_planner(spec: ExperimentSpec) -> OpenedPlanner:
     """The planner of a job, with own runs from MLflow; when that is away a note says so."""
     try:
-        tracker = Tracker(spec.tracking, spec.storage)
+        tracker = open_tracker(spec.tracking, spec.storage)
         return OpenedPlanner(own_planner(spec, tracker), tracker)
     except TrackingError as error:
         return OpenedPlanner(own_planner(spec), note=f"Neither calibrated by own runs nor logged. {error}")

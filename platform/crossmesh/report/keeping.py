@@ -18,6 +18,7 @@ from typing import Self
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.environments import python_path
 from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 
 _END_S = 30.0
 KIND = "compare"
@@ -59,7 +60,7 @@ class Keeper:
     def __init__(self, tracker: Tracker, tracking: TrackingSpec, storage: StorageSpec, runs: int) -> None:
         self._tracker = tracker
         self._where = json.dumps([asdict(tracking), asdict(storage)])
-        self._many = runs >= MANY and not tracker.has_ui
+        self._many = runs >= MANY and tracker.opens_slowly
         self._process: subprocess.Popen[str] | None = None
         self._told = False
 
@@ -111,7 +112,7 @@ def main() -> None:
     """Be the other process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The input ends when the job does.
     tracking, storage = json.loads(sys.stdin.readline())
-    tracker = Tracker(TrackingSpec(**tracking), StorageSpec(**storage))
+    tracker = open_tracker(TrackingSpec(**tracking), StorageSpec(**storage))
     tracker.open_store()
     if line := sys.stdin.readline():
         sys.stdout.write(f"{keep_report(tracker, Kept(**json.loads(line)))}\n")

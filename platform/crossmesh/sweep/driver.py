@@ -47,10 +47,11 @@ from crossmesh.sweep.state import (
 )
 from crossmesh.sweep.view import SweepView, last_table
 from crossmesh.sweep.work import Workload
-from crossmesh.track.client import TrackingError
 from crossmesh.track.repeats import repeats_by_run, sound_rates
+from crossmesh.track.run_log import TrackingError
 from crossmesh.track.tracked_run import TAG_DATA, TAG_SCIENCE
 from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 from crossmesh.trial.lease import Lease, leased
 from crossmesh.trial.trial import StoppedEarlyError
 
@@ -73,7 +74,7 @@ def run_sweep(request: Request, workload: Workload, command: str, adaptive: Adap
         check_price(spec, request, workload)
     for warning in price_warnings(specs, request, datetime.now(UTC).date()):
         console.say(warning)
-    tracker = Tracker(base.tracking, base.storage, console.say)
+    tracker = open_tracker(base.tracking, base.storage, console.say)
     folder = sweeps_folder(base.storage.path) / request.identity[:16]
     with leased(folder / LEASE, lambda: console.say("another job runs this sweep: waiting for it (Ctrl-C stops waiting)")) as lease:
         sweep = _Sweep(request, workload, tracker, folder, command, lease, adaptive)

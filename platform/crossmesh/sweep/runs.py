@@ -8,7 +8,7 @@ from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text, write_json
 from crossmesh.installation import job_command
 from crossmesh.sweep.state import Point, SweepState, state_of
-from crossmesh.track.client import TrackingError
+from crossmesh.track.run_log import TrackingError
 from crossmesh.track.tracked_run import TrackedRun
 from crossmesh.track.tracker import Tracker
 

@@ -14,7 +14,7 @@ from crossmesh.sweep.driver import LEASE
 from crossmesh.sweep.runs import tracked_state
 from crossmesh.sweep.state import RUNNING, STOPPED, WAITING, SweepState, read_state, sweeps_folder
 from crossmesh.sweep.view import last_table, live_table, written_at
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 from crossmesh.trial.lease import owner
 
 _SILENT_S = 90.0
@@ -50,7 +50,7 @@ def sweep_status(spec: ExperimentSpec, prefix: str) -> SweepStatus:
     found = _stored(spec.storage, prefix)
     if found is not None:
         return found
-    tracker = Tracker(spec.tracking, spec.storage)
+    tracker = open_tracker(spec.tracking, spec.storage)
     run, state = tracked_state(tracker, prefix)
     return _status_at(state, run.status == "RUNNING" and time.time() - state.at < _SILENT_S, tracker.uri)
 

@@ -1,8 +1,16 @@
-"""A run as it stands in MLflow, and the tags that say what it is."""
+"""A run as it stands in the store, and the tags that say what it is."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+TAG_PARENT = "mlflow.parentRunId"
+"""Id of the run above it; under this name MLflow's UI shows a run below another."""
+TAG_COMMIT = "mlflow.source.git.commit"
+TAG_MIRROR = "crossmesh.mirror."
+"""With the name of another tracker behind it: the run's id there."""
+TAG_VERSION = "crossmesh.model_version"
+"""On the run that trained a registered model: `models:/name/number`."""
 TAG_KIND = "crossmesh.kind"
 TAG_IDENTITY = "crossmesh.identity"
 TAG_SCIENCE = "crossmesh.science"
@@ -30,6 +38,11 @@ TAG_SUBJECT = "crossmesh.subject"
 """What an examined model is called: `base`, or the name of an adapter."""
 TAG_EVALUATION = "crossmesh.evaluation"
 """Fingerprint of how a model was examined."""
+
+
+def registered_name(weights: str) -> str:
+    """Name of the registered model for adapters of the base `weights`: registries take neither slashes nor colons."""
+    return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', weights).strip('-')}-lora"
 
 
 @dataclass(frozen=True)

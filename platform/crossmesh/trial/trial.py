@@ -48,8 +48,17 @@ from crossmesh.plan.point import training_point
 from crossmesh.plan.record import plan_metrics, plan_sources, training_record
 from crossmesh.plan.training.forecast import Forecast
 from crossmesh.track.provenance import gather_provenance
-from crossmesh.track.sender import registered_name
-from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BACKEND, TAG_BASE, TAG_CONTINUES, TAG_DATA, TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED
+from crossmesh.track.tracked_run import (
+    TAG_ADAPTER,
+    TAG_BACKEND,
+    TAG_BASE,
+    TAG_CONTINUES,
+    TAG_DATA,
+    TAG_SCIENCE,
+    TAG_SYSTEM,
+    TAG_TRAINED,
+    registered_name,
+)
 from crossmesh.track.tracker import Tracker
 from crossmesh.train.events import OnEvent, StageEvent, WarningEvent
 from crossmesh.train.launch import TrainResult, train

@@ -21,6 +21,7 @@ from crossmesh.report.variants import Results, RunRecord, TrainingSummary, Varia
 from crossmesh.track.repeats import STEADY_MISSING
 from crossmesh.track.tracked_run import TAG_HBM_SOURCE, TAG_STEP_SOURCE
 from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 
 TOTALS = {
     "train/final_loss": 1.5,
@@ -51,7 +52,7 @@ def run_of(tracker: Tracker, metrics: dict[str, float]) -> str:
 
 def test_the_report_of_a_pipeline_has_utilization_energy_and_plan(spec: ExperimentSpec, tmp_path: Path) -> None:
     """They were those of stored runs only, and the pipeline said that the catalogue had no peak for a v5p."""
-    tracker = Tracker(spec.tracking, spec.storage)
+    tracker = open_tracker(spec.tracking, spec.storage)
     run = run_of(tracker, {**TOTALS, **PLAN})
     (tmp_path / "adapter_model.safetensors").write_bytes(b"1234")
     record = SimpleNamespace(contents={})
@@ -79,7 +80,7 @@ def test_the_report_of_a_pipeline_has_utilization_energy_and_plan(spec: Experime
 
 
 def test_a_run_without_plan_or_meter_has_neither(spec: ExperimentSpec) -> None:
-    tracker = Tracker(spec.tracking, spec.storage)
+    tracker = open_tracker(spec.tracking, spec.storage)
     run_id = tracker.start("jax", "train")
     tracker.metrics(run_id, TOTALS, 2)
     tracker.finish(run_id)
@@ -90,7 +91,7 @@ def test_a_run_without_plan_or_meter_has_neither(spec: ExperimentSpec) -> None:
 
 
 def test_the_rate_of_a_run_that_never_had_all_its_slices_is_not_that_of_its_mesh(spec: ExperimentSpec) -> None:
-    tracker = Tracker(spec.tracking, spec.storage)
+    tracker = open_tracker(spec.tracking, spec.storage)
     run_id = tracker.start("jax", "train")
     tracker.metrics(run_id, {**TOTALS, **PLAN, STEADY_MISSING: 1.0, "train/rented_seconds": 1800.0}, 2)
     tracker.finish(run_id)
@@ -105,7 +106,7 @@ def test_the_rate_of_a_run_that_never_had_all_its_slices_is_not_that_of_its_mesh
 
 
 def test_a_run_that_is_no_finished_training_is_named(spec: ExperimentSpec) -> None:
-    tracker = Tracker(spec.tracking, spec.storage)
+    tracker = open_tracker(spec.tracking, spec.storage)
     run = tracker.run(tracker.start("jax", "train"))
     with pytest.raises(InputError, match=rf"{run.run_id} \(jax\) has no metric train/final_loss"):
         training_summary(run, (), None)

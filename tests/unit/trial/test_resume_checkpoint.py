@@ -10,7 +10,7 @@ from crossmesh.config.fingerprint import ScienceFacts, science_record, settings_
 from crossmesh.config.services import StorageSpec
 from crossmesh.config.training import BackendSpec, CheckpointSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.errors import InputError
-from crossmesh.track.client import TrackingError
+from crossmesh.track.run_log import TrackingError
 from crossmesh.track.tracked_run import TAG_IDENTITY, TrackedRun
 from crossmesh.trial.resume_checkpoint import check_resume_checkpoint, find_resume_checkpoint
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crossmesh.errors import InputError
-from crossmesh.track.tracked_run import TAG_KIND, TrackedRun
+from crossmesh.track.tracked_run import TAG_KIND, TAG_PARENT, TrackedRun
 from crossmesh.track.tracker import Tracker
 
 TRAIN, EVALUATE, BENCHMARK = "train", "evaluate", "benchmark"
 KINDS = (TRAIN, EVALUATE, BENCHMARK)
-_REJECTED, _PARENT = "crossmesh.rejected_because", "mlflow.parentRunId"
+_REJECTED = "crossmesh.rejected_because"
 _FULL_ID = 32
 _NAMED = 8
 _NEWEST = 4
@@ -35,7 +35,7 @@ def run_kind(run: TrackedRun) -> str:
 
 def parent_of(run: TrackedRun) -> str:
     """The id of the run that it stands under; empty without one."""
-    return run.tags.get(_PARENT, "")
+    return run.tags.get(TAG_PARENT, "")
 
 
 def trainings_of(selection: Selection) -> list[TrackedRun]:

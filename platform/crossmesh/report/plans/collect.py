@@ -27,7 +27,7 @@ from crossmesh.plan.training.forecast import Forecast, pareto
 from crossmesh.report.plans.files import write_plan
 from crossmesh.report.plans.table import print_plan
 from crossmesh.report.plans.tracked import log_plan
-from crossmesh.track.client import TrackingError
+from crossmesh.track.run_log import TrackingError
 
 _PRICE_NOTES = 3
 """Sources of prices that are named under a plan; the rest stands in its files."""

@@ -22,7 +22,7 @@ from crossmesh.files import digest_file
 from crossmesh.installation import job_command
 from crossmesh.sweep.runs import STATE_ARTIFACT
 from crossmesh.sweep.state import DONE, Point, SweepState, sweeps_folder, write_state
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 from crossmesh.verify.compare_speed.sweep_store import make_sweep
 from crossmesh.verify.result import CheckResult, Limit
 
@@ -91,7 +91,7 @@ def _keep_state(storage: Path, parent: str, runs: int) -> None:
     )
     state = SweepState("sweep", "finetune", "sweep", job_command("finetune"), parent, at=time.time(), points=points)
     write_state(sweeps_folder(storage) / "sweep", state)
-    Tracker(TrackingSpec(), StorageSpec(str(storage))).artifact_json(parent, STATE_ARTIFACT, state.json())
+    open_tracker(TrackingSpec(), StorageSpec(str(storage))).artifact_json(parent, STATE_ARTIFACT, state.json())
 
 
 def _run(job: str, *arguments: str, output: str = "json") -> _Ran:

@@ -33,11 +33,12 @@ from crossmesh.config.training import HardwareSpec, MeshSpec
 from crossmesh.console import Stage
 from crossmesh.files import digest_text, write_json
 from crossmesh.metrics import FINAL_LOSS, PADDED_TOKENS_PER_S, TOKENS_PER_S
-from crossmesh.track.client import tracking_place
 from crossmesh.track.flatten import flatten
+from crossmesh.track.mlflow.client import tracking_place
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_IDENTITY, TAG_SCIENCE, TAG_TRAINED
 from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 
 _BATCH = 32
 _RATES = 7
@@ -54,7 +55,7 @@ def make_sweep(spec: ExperimentSpec, storage: Path, runs: int, steps: int, stage
     `rates` there are as many as no two runs learn the same on the same system.
     """
     where = StorageSpec(str(storage))
-    tracker = Tracker(TrackingSpec(), where)
+    tracker = open_tracker(TrackingSpec(), where)
     parent = tracker.start("sweep", "sweep")
     spec = replace(spec, batch=replace(spec.batch, size=_BATCH, micro=1), optim=replace(spec.optim, steps=steps))
     systems = tuple(_systems(spec))

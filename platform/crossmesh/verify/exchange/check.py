@@ -30,7 +30,7 @@ from crossmesh.models.probe import probe_tokens
 from crossmesh.models.weights.checkpoints import open_checkpoint
 from crossmesh.models.weights.random_weights import architecture_config, architecture_names
 from crossmesh.models.weights.stores import LocalStore
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 from crossmesh.verify.checks import PLACEHOLDER_MODEL
 from crossmesh.verify.exchange.figures import agreement, logprob_difference
 from crossmesh.verify.exchange.proof import keep_proof
@@ -114,7 +114,7 @@ def verify_exchange(spec: ExperimentSpec, folder: Path, console: Console) -> Che
         fetched = measure("train/torch", "crossmesh.verify.fetch_models", request, folder / "models.log", stage)
     found = None
     if spec.lora.adapter and not every:
-        found = find_adapter(spec.lora.adapter, spec.storage, lambda: Tracker(spec.tracking, spec.storage), "lora.adapter")
+        found = find_adapter(spec.lora.adapter, spec.storage, lambda: open_tracker(spec.tracking, spec.storage), "lora.adapter")
     with console.stage("adapters: serving form, merged model") as stage:
         subjects = []
         for done, (name, base) in enumerate(fetched.items()):

@@ -6,8 +6,8 @@ from pathlib import Path
 from crossmesh.adapters.proof import PROOF_ARTIFACT, PROOF_FILE, TAG_PROOF
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.files import write_json
-from crossmesh.track.sender import TAG_VERSION, registered_name
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.tracked_run import TAG_VERSION, registered_name
+from crossmesh.track.trackers import open_tracker
 from crossmesh.verify.result import CheckResult
 
 _ALIAS = "proven"
@@ -22,7 +22,7 @@ def keep_proof(result: CheckResult, folder: Path, run_id: str, spec: ExperimentS
     write_json(folder / PROOF_FILE, result.record())
     if not run_id:
         return result
-    tracker = Tracker(spec.tracking, spec.storage)
+    tracker = open_tracker(spec.tracking, spec.storage)
     verdict = "passed" if result.passed else "not passed"
     tags = {TAG_PROOF: verdict, **{f"{TAG_PROOF}.{key}": str(digest) for key, digest in result.figures["digests"].items()}}
     tracker.artifact_json(run_id, PROOF_ARTIFACT, result.record())

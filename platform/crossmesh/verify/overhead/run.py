@@ -16,7 +16,7 @@ from crossmesh.console import Stage
 from crossmesh.data.chat import ChatTokenizer
 from crossmesh.data.packing import build_batch, plan_steps
 from crossmesh.data.sources import load_rows
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 from crossmesh.train.events import Event, StepEvent
 from crossmesh.trial.trial import cache_folder, fetch, prepare, run_trial
 
@@ -26,7 +26,7 @@ def outside_share(spec: ExperimentSpec, backend: str, weights: str, steps: int, 
     own = replace(_spec(backend, weights, steps), storage=StorageSpec(str(folder)), tracking=replace(spec.tracking, uri=""))
     model = fetch(replace(own, storage=spec.storage))
     clock = _Clock(stage)
-    tracker = Tracker(own.tracking, own.storage)
+    tracker = open_tracker(own.tracking, own.storage)
     trial = run_trial(own, prepare(own, model, tracker), tracker, clock.hear)
     ended = time.perf_counter()
     later = [event for event in trial.result.history if not event.first]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from crossmesh.cluster.session import ray_session
 from crossmesh.config.experiment import ExperimentSpec
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 from crossmesh.train.events import to_json
 from crossmesh.trial.trial import fetch, prepare, run_trial
 
@@ -29,7 +29,7 @@ def main(folder: Path) -> None:
 
     spec: ExperimentSpec = pickle.loads((folder / SPEC_FILE).read_bytes())  # noqa: S301 - our own, written a moment ago.
     with redirect_stdout(sys.stderr):
-        tracker = Tracker(spec.tracking, spec.storage)
+        tracker = open_tracker(spec.tracking, spec.storage)
         with ray_session(spec.storage) as session:
             say(session=str(session.folder) if session.folder else None)
             trial = run_trial(spec, prepare(spec, fetch(spec), tracker), tracker, lambda event: say(event=to_json(event)))

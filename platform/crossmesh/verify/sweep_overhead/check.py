@@ -20,6 +20,7 @@ from crossmesh.files import read_json
 from crossmesh.sweep.training import Training
 from crossmesh.sweep.work import Hooks
 from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 from crossmesh.verify.result import CheckResult, Limit
 
 OUTSIDE_BOUND_S = 5.0
@@ -34,7 +35,7 @@ def verify_sweep_overhead(spec: ExperimentSpec, folder: Path, console: Console) 
     """Run trials and empty runs in turns, and hold what a trial costs against the bounds."""
     trials, empty = [], []
     base = _spec(folder)
-    tracker = Tracker(base.tracking, base.storage, console.say)
+    tracker = open_tracker(base.tracking, base.storage, console.say)
     parent = tracker.start("overhead", "sweep")
     workload = Training()
     with ray_session(spec.storage):

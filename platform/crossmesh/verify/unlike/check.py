@@ -19,7 +19,7 @@ from crossmesh.evaluate.judge import limits_of
 from crossmesh.evaluate.judging import judge_record
 from crossmesh.report.gate.comparable import compare_variants
 from crossmesh.report.variants import RunRecord, Variant
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.trackers import open_tracker
 from crossmesh.verify.result import CheckResult, Limit
 from crossmesh.verify.unlike.case import Case, scopes
 from crossmesh.verify.unlike.store import edited_cases, port_case
@@ -35,7 +35,7 @@ _TURNS = 4_000_000
 def verify_unlike(spec: ExperimentSpec, folder: Path, console: Console) -> CheckResult:
     """Run the table and return it."""
     own = tiny_spec(spec, folder)
-    tracker = Tracker(own.tracking, own.storage)
+    tracker = open_tracker(own.tracking, own.storage)
     with ray_session(own.storage):
         trained, runs = trained_cases(Trainings(own, tracker, console), folder)
     cases = [*trained, *edited_cases(tracker, own.storage.path, runs, console), _timeout_case(console), _port_case(own, console)]

@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 from crossmesh.report.gate.dropped import dropped_notes
-from crossmesh.track.client import TrackingError
+from crossmesh.track.run_log import TrackingError
 from crossmesh.track.tracked_run import TrackedRun
 from crossmesh.track.tracker import Tracker
 

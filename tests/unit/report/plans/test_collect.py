@@ -22,7 +22,7 @@ from crossmesh.plan.planner import Planner
 from crossmesh.plan.point import Point
 from crossmesh.report.plans import collect as plans
 from crossmesh.report.plans.collect import Plans
-from crossmesh.track.client import TrackingError
+from crossmesh.track.run_log import TrackingError
 from plan_points import paper_spec
 
 TODAY = date(2026, 6, 1)
@@ -79,7 +79,7 @@ def spec(tmp_path: Path) -> ExperimentSpec:
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     tracked = Runs()
-    monkeypatch.setattr(planner, "Tracker", lambda *_: tracked)
+    monkeypatch.setattr(planner, "open_tracker", lambda *_: tracked)
     return tracked
 
 
@@ -197,7 +197,7 @@ def test_without_mlflow_a_plan_is_made_and_says_so(
     def away(*_: Any) -> Any:
         raise TrackingError("The server is away.")
 
-    monkeypatch.setattr(planner, "Tracker", away)
+    monkeypatch.setattr(planner, "open_tracker", away)
     compiler()
     planned(spec)
     values = result(capsys)

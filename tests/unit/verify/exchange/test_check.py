@@ -16,7 +16,7 @@ from crossmesh.errors import InputError
 from crossmesh.models.families.registry import FAMILIES, parse_architecture
 from crossmesh.models.lora import lora_modules
 from crossmesh.models.weights.random_weights import architecture_config
-from crossmesh.track.sender import registered_name
+from crossmesh.track.tracked_run import registered_name
 from crossmesh.verify.exchange.check import Subject, _of_all, judge, tiny_models, verify_exchange
 from crossmesh.verify.exchange.figures import agreement, greedy_gap, log_softmax, logprob_difference, module_errors, worst_of
 from crossmesh.verify.result import Limit

@@ -4,21 +4,19 @@ Every entry can be sent twice without harm: a metric that MLflow already has at 
 known, and all else is a setting that is made again.
 """
 
-import re
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from crossmesh.track.client import TrackingPlace, translated
 from crossmesh.track.flatten import METRICS_PER_BATCH
-from crossmesh.track.journal import Entry
+from crossmesh.track.mlflow.client import TrackingPlace, translated
+from crossmesh.track.mlflow.journal import Entry
+from crossmesh.track.tracked_run import TAG_VERSION
 
 _SPOOL = "files"
 """Folder beside the journals with the files that wait to be sent."""
-TAG_VERSION = "crossmesh.model_version"
-"""On the run that trained a registered model: `models:/name/number`."""
 _DIGEST_LIMIT = 36
 """Longest digest of a data set that MLflow keeps, in characters."""
 
@@ -39,11 +37,6 @@ def one_request(entries: Sequence[Entry]) -> tuple[int, list[Entry]]:
             break
         taken, values = taken + 1, values + len(entry.body)
     return taken, list(entries[:taken])
-
-
-def registered_name(weights: str) -> str:
-    """Name of the registered model for adapters of the base `weights`: MLflow takes neither slashes nor colons."""
-    return f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', weights).strip('-')}-lora"
 
 
 def spool(folder: Path, source: Path) -> Path:

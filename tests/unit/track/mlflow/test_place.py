@@ -4,7 +4,7 @@ import pytest
 
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.errors import InputError
-from crossmesh.track.client import tracking_place
+from crossmesh.track.mlflow.client import tracking_place
 
 STORAGE = StorageSpec(root="/data/cross mesh")
 

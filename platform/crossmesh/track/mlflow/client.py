@@ -19,9 +19,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from crossmesh.config.services import StorageSpec, TrackingSpec
-from crossmesh.errors import CrossmeshError, InputError
+from crossmesh.errors import InputError
 from crossmesh.files import locked
 from crossmesh.track.masking import mask
+from crossmesh.track.run_log import TrackingError
 
 PROCESS_ENVIRONMENT = {
     # With MLflow's own 7 retries a refused connection blocks for four minutes before it is an error.
@@ -52,10 +53,6 @@ _LOCAL_REMEDY = "Check free space (df -h) and permissions (ls -ld) of its folder
 _REMOTE_REMEDY = (
     "Start that server, correct tracking.uri, or leave tracking.uri empty to track under storage.root; then run the same command again."
 )
-
-
-class TrackingError(CrossmeshError):
-    """MLflow cannot be reached or refuses; the message names the URI and what to do."""
 
 
 @dataclass(frozen=True)

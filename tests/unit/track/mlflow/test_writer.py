@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from crossmesh.track import writer as module
-from crossmesh.track.client import TrackingError, TrackingPlace
-from crossmesh.track.journal import Entry, Journal, journals
-from crossmesh.track.sender import one_request
-from crossmesh.track.writer import Writer
+from crossmesh.track.mlflow import writer as module
+from crossmesh.track.mlflow.client import TrackingPlace
+from crossmesh.track.mlflow.journal import Entry, Journal, journals
+from crossmesh.track.mlflow.sender import one_request
+from crossmesh.track.mlflow.writer import Writer
+from crossmesh.track.run_log import TrackingError
 
 
 class _Server:

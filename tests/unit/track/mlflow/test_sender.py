@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from crossmesh.track.client import TrackingPlace
-from crossmesh.track.journal import Entry
-from crossmesh.track.sender import Sender, metric_entry, one_request, registered_name, spool
+from crossmesh.track.mlflow.client import TrackingPlace
+from crossmesh.track.mlflow.journal import Entry
+from crossmesh.track.mlflow.sender import Sender, metric_entry, one_request, spool
+from crossmesh.track.tracked_run import registered_name
 
 
 def test_metrics_of_one_run_go_together_up_to_the_limit_of_a_request() -> None:

@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from crossmesh.files import locked
-from crossmesh.track.client import TrackingError, TrackingPlace, reason
-from crossmesh.track.journal import Entry, Journal, journals, runs_waiting
-from crossmesh.track.sender import Sender
+from crossmesh.track.mlflow.client import TrackingPlace, reason
+from crossmesh.track.mlflow.journal import Entry, Journal, journals, runs_waiting
+from crossmesh.track.mlflow.sender import Sender
+from crossmesh.track.run_log import TrackingError
 
 _GATHER_S = 2.0
 """Records wait so long for others that go in the same request."""

@@ -9,11 +9,12 @@ import math
 import sqlite3
 from collections.abc import ItemsView, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from crossmesh.track.client import TrackingError
+from crossmesh.track.run_log import TrackingError
+from crossmesh.track.tracked_run import TrackedRun
+from crossmesh.track.tracker import VERSIONS, RunQuery
 
 _TABLES = {
     "experiments": {"experiment_id", "name", "lifecycle_stage"},
@@ -24,46 +25,11 @@ _TABLES = {
     "metrics": {"run_uuid", "key", "value", "step", "is_nan"},
 }
 """What is read, and must be there."""
-VERSIONS = "version."
-"""How tags begin that are not read: a run has a score of them, its provenance record has the same, and nothing asks."""
 _PATIENCE_S = 30.0
 """How long a query waits for a writer."""
 _Other = TypeVar("_Other")
 _AT_ONCE = 500
 """Runs that one query names."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Which runs of an experiment are looked for; what is empty is not asked."""
-
-    tags: Mapping[str, str] = field(default_factory=dict)
-    status: str = ""
-    without: Mapping[str, str] = field(default_factory=dict)
-    """Parameters that a run has, with another value."""
-    prefix: str = ""
-    """How its id begins."""
-
-    @property
-    def words(self) -> str:
-        """The same in MLflow's language."""
-        parts = [f"tags.`{_quotable(key)}` = '{_quotable(value)}'" for key, value in self.tags.items()]
-        parts += [f"attributes.status = '{_quotable(self.status)}'"] if self.status else []
-        parts += [f"params.`{_quotable(key)}` != '{_quotable(value)}'" for key, value in self.without.items()]
-        parts += [f"attributes.run_id LIKE '{_quotable(self.prefix)}%'"] if self.prefix else []
-        return " and ".join(parts)
-
-
-@dataclass(frozen=True)
-class LocalRun:
-    """A run as its tables have it."""
-
-    run_id: str
-    name: str
-    status: str
-    tags: Mapping[str, str]
-    params: Mapping[str, str]
-    metrics: Mapping[str, float]
 
 
 class LocalStore:
@@ -86,14 +52,14 @@ class LocalStore:
             return None
         return str(row[0]) if row else None
 
-    def search(self, experiment: str, wanted: Wanted, limit: int = 0) -> tuple[LocalRun, ...] | None:
-        """The active runs of an experiment that are `wanted`, newest first; None where the file is not as it is known here."""
+    def search(self, experiment: str, query: RunQuery, limit: int = 0) -> tuple[TrackedRun, ...] | None:
+        """The active runs of an experiment that `query` looks for, newest first; None where the file is not as it is known here."""
         try:
             with closing(self._opened()) as store:
                 if not self._understood(store):
                     return None
                 store.execute("BEGIN")  # One state of the file for all queries.
-                return self._found(store, experiment, wanted, limit)
+                return self._found(store, experiment, query, limit)
         except sqlite3.Error:
             return None
 
@@ -142,10 +108,10 @@ class LocalStore:
             )
         return self._known
 
-    def _found(self, store: sqlite3.Connection, experiment: str, wanted: Wanted, limit: int) -> tuple[LocalRun, ...]:
-        condition, values = _condition(experiment, wanted)
-        query = f"SELECT run_uuid, name, status FROM runs AS r WHERE {condition} ORDER BY start_time DESC, run_uuid LIMIT ?"  # noqa: S608  # Text of ours.
-        rows = store.execute(query, (*values, limit or -1)).fetchall()
+    def _found(self, store: sqlite3.Connection, experiment: str, query: RunQuery, limit: int) -> tuple[TrackedRun, ...]:
+        condition, values = _condition(experiment, query)
+        statement = f"SELECT run_uuid, name, status FROM runs AS r WHERE {condition} ORDER BY start_time DESC, run_uuid LIMIT ?"  # noqa: S608  # Text of ours.
+        rows = store.execute(statement, (*values, limit or -1)).fetchall()
         ids, same = [run for run, *_ in rows], _Shared()
         tags: dict[str, dict[str, str]] = {run: {} for run in ids}
         metrics: dict[str, dict[str, float]] = {run: {} for run in ids}
@@ -156,7 +122,7 @@ class LocalStore:
             metrics[run][same(key)] = _number(value, is_nan)
         params = _Columns(self, ids)
         return tuple(
-            LocalRun(run, same(name or ""), same(status), tags[run], _Params(params, run), metrics[run]) for run, name, status in rows
+            TrackedRun(run, same(name or ""), same(status), tags[run], _Params(params, run), metrics[run]) for run, name, status in rows
         )
 
     def _ask(self, query: str, runs: Sequence[str], before: tuple[str, ...], after: str = "") -> list[Any] | None:
@@ -239,22 +205,16 @@ def _of_runs(store: sqlite3.Connection, query: str, runs: Sequence[str], before:
         yield from store.execute(f"{query} ({', '.join('?' * len(part))}){after}", (*before, *part))
 
 
-def _condition(experiment: str, wanted: Wanted) -> tuple[str, tuple[str, ...]]:
-    """What `wanted` means in SQL, and its values."""
+def _condition(experiment: str, query: RunQuery) -> tuple[str, tuple[str, ...]]:
+    """What `query` means in SQL, and its values."""
     parts: list[tuple[str, tuple[str, ...]]] = [("r.experiment_id = ? AND r.lifecycle_stage = 'active'", (experiment,))]
     has = "EXISTS (SELECT 1 FROM {} AS t WHERE t.key = ? AND t.run_uuid = r.run_uuid AND t.value {} ?)"
-    parts += [(has.format("tags", "="), item) for item in wanted.tags.items()]
-    parts += [(has.format("params", "!="), item) for item in wanted.without.items()]
-    parts += [("r.status = ?", (wanted.status,))] if wanted.status else []
-    parts += [("substr(r.run_uuid, 1, length(?)) = ?", (wanted.prefix, wanted.prefix))] if wanted.prefix else []
+    parts += [(has.format("tags", "="), item) for item in query.tags.items()]
+    parts += [(has.format("params", "!="), item) for item in query.without.items()]
+    parts += [("r.status = ?", (query.status,))] if query.status else []
+    parts += [("substr(r.run_uuid, 1, length(?)) = ?", (query.prefix, query.prefix))] if query.prefix else []
     return " AND ".join(text for text, _ in parts), tuple(value for _, values in parts for value in values)
 
 
 def _number(value: float, is_nan: int) -> float:
     return math.nan if is_nan else float(value)
-
-
-def _quotable(value: str) -> str:
-    if "'" in value or "`" in value:
-        raise ValueError(f"{value!r} cannot be searched for: it contains a quote")
-    return value

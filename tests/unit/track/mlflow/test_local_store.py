@@ -6,8 +6,10 @@ from contextlib import closing
 
 import pytest
 
-from crossmesh.track.client import TrackingError
-from crossmesh.track.local_store import LocalStore, Wanted
+from crossmesh.track.mlflow.local_store import LocalStore
+from crossmesh.track.mlflow.tracker import search_text
+from crossmesh.track.run_log import TrackingError
+from crossmesh.track.tracker import RunQuery
 
 TABLES = """
 CREATE TABLE experiments (experiment_id INTEGER, name TEXT, lifecycle_stage TEXT);
@@ -55,7 +57,7 @@ def numbers(found):
 
 
 def test_all_runs_are_found_newest_first_with_what_they_have(file):
-    found = LocalStore(file).search("1", Wanted())
+    found = LocalStore(file).search("1", RunQuery())
     assert numbers(found) == sorted(set(range(RUNS)) - {7}, key=lambda number: (-(number // 2), number))
     by_number = {int(run.run_id, 16): run for run in found}
     assert by_number[1202].name == "run 1202"
@@ -68,13 +70,13 @@ def test_all_runs_are_found_newest_first_with_what_they_have(file):
 
 def test_what_is_wanted_is_all_that_is_found(file):
     store = LocalStore(file)
-    assert numbers(store.search("1", Wanted({"kind": "it's"}, "FAILED", without={"hardware": "cpu"}))) == [
+    assert numbers(store.search("1", RunQuery({"kind": "it's"}, "FAILED", without={"hardware": "cpu"}))) == [
         n for n in range(1202, 999, -2) if n % 6 == 0
     ]
-    assert numbers(store.search("1", Wanted(prefix="0" * 30 + "0a"))) == [10]
-    assert numbers(store.search("1", Wanted(prefix="%"))) == []
-    assert numbers(store.search("1", Wanted(), limit=2)) == [1202, 1200]
-    assert store.search("2", Wanted()) == ()
+    assert numbers(store.search("1", RunQuery(prefix="0" * 30 + "0a"))) == [10]
+    assert numbers(store.search("1", RunQuery(prefix="%"))) == []
+    assert numbers(store.search("1", RunQuery(), limit=2)) == [1202, 1200]
+    assert store.search("2", RunQuery()) == ()
 
 
 def test_curves_and_means_of_many_runs(file):
@@ -90,7 +92,7 @@ def test_curves_and_means_of_many_runs(file):
 
 def test_one_parameter_of_all_runs_is_read_at_once(file, monkeypatch):
     store = LocalStore(file)
-    found, asked = store.search("1", Wanted()), []
+    found, asked = store.search("1", RunQuery()), []
     monkeypatch.setattr(store, "column", lambda runs, key: asked.append((len(runs), key)) or dict.fromkeys(runs, "x"))
     assert {run.params["hardware"] for run in found} == {"x"}
     assert asked == [(RUNS - 1, "hardware")]
@@ -101,16 +103,16 @@ def test_of_other_tables_nothing_is_said(file, change):
     with closing(sqlite3.connect(file)) as other:
         other.execute(change)
     store = LocalStore(file)
-    assert store.search("1", Wanted()) is None
+    assert store.search("1", RunQuery()) is None
     assert store.histories(["0"], "loss") is None
     assert store.means(["0"], "loss") is None
 
 
 def test_a_file_that_is_away_or_damaged_is_not_made(tmp_path):
-    assert LocalStore(tmp_path / "none.db").search("1", Wanted()) is None
+    assert LocalStore(tmp_path / "none.db").search("1", RunQuery()) is None
     assert not (tmp_path / "none.db").exists()
     (tmp_path / "text.db").write_text("no database " * 100)
-    assert LocalStore(tmp_path / "text.db").search("1", Wanted()) is None
+    assert LocalStore(tmp_path / "text.db").search("1", RunQuery()) is None
     with pytest.raises(TrackingError, match="Could not read parameters"):
         LocalStore(tmp_path / "text.db").params("0")
 
@@ -123,10 +125,10 @@ def test_nothing_is_written(file):
 
 
 def test_the_same_in_the_language_of_mlflow():
-    wanted = Wanted({"crossmesh.kind": "train"}, "FINISHED", {"hardware.name": "cpu"}, "ab")
-    assert wanted.words == (
+    wanted = RunQuery({"crossmesh.kind": "train"}, "FINISHED", {"hardware.name": "cpu"}, "ab")
+    assert search_text(wanted) == (
         "tags.`crossmesh.kind` = 'train' and attributes.status = 'FINISHED' and "
         "params.`hardware.name` != 'cpu' and attributes.run_id LIKE 'ab%'"
     )
     with pytest.raises(ValueError, match="contains a quote"):
-        _ = Wanted({"kind": "it's"}).words
+        _ = search_text(RunQuery({"kind": "it's"}))

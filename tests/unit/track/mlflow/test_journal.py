@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from crossmesh.track import journal as module
-from crossmesh.track.journal import Entry, Journal, journals, runs_waiting
+from crossmesh.track.mlflow import journal as module
+from crossmesh.track.mlflow.journal import Entry, Journal, journals, runs_waiting
 
 
 def _entries(count: int, run: str = "r") -> list[Entry]:
@@ -21,7 +21,7 @@ def _abandon(journal: Journal) -> Path:
 
 def test_what_is_not_sent_is_there_in_order_after_the_process_has_died(tmp_path: Path) -> None:
     script = (
-        "import os, sys; from pathlib import Path; from crossmesh.track.journal import Entry, Journal\n"
+        "import os, sys; from pathlib import Path; from crossmesh.track.mlflow.journal import Entry, Journal\n"
         "journal = Journal.create(Path(sys.argv[1]))\n"
         "for step in range(4): journal.append(Entry('r', 'metrics', [['loss', float('nan'), 5, step]]))\n"
         "_, ends = journal.unsent(2)\n"

@@ -1,6 +1,6 @@
 import json
 
-from crossmesh.track.views import VIEWS, line
+from crossmesh.track.mlflow.views import VIEWS, line
 
 
 def test_a_view_is_a_tag_that_every_server_takes_and_an_address() -> None:
