@@ -130,8 +130,9 @@ def test_what_a_killed_driver_left_is_sent_once_by_those_that_come_next(server: 
     assert next_ones[0].history(run, "loss") == tuple((step, float(step)) for step in range(2_001))
     assert next_ones[1].history(run, "rate") == tuple((step, 1.0) for step in range(1, 2_001))
     assert next_ones[2].resume(run) is not None
-    assert next_ones[2].metrics(run, {"loss": 9.0}, 2_000) == 0
+    next_ones[2].metrics(run, {"loss": 9.0}, 2_000)
     next_ones[2].finish(run, "KILLED")
+    assert next_ones[2].history(run, "loss") == tuple((step, float(step)) for step in range(2_001))
     assert list(tmp_path.glob("journal/*/*.jsonl")) == []
 
 
@@ -150,11 +151,12 @@ def test_a_server_keeps_runs_and_artifacts_and_its_end_is_one_error(
     assert found is not None
     assert found.run_id == run
     assert again.resume(run) is not None
-    assert again.metrics(run, {"loss": 5.0}, 0) == 0
+    again.metrics(run, {"loss": 5.0}, 0)
+    assert again.history(run, "loss") == ((0, 1.0),)
     assert again.ui_command == server.uri
     server.end()
     monkeypatch.setattr("crossmesh.track.mlflow.tracker._PATIENCE_S", 0.0)
-    assert again.metrics(run, {"loss": 2.0}, 1) == 1
+    again.metrics(run, {"loss": 2.0}, 1)
     again.finish(run)
     (journal,) = tmp_path.glob("journal/*/*.jsonl")
     assert said[-1].startswith(f"MLflow, {server.uri}, does not take records: 2 of this job wait in {journal}.")

@@ -55,6 +55,7 @@ def find_adapter(adapter: str, storage: StorageSpec, open_tracker: Callable[[], 
 
 def _of_run(key: str, run_id: str, kept: Path, tracker: Tracker) -> Path:
     """Fetch the adapter of a training run; what the run has counts, not what an earlier fetch left."""
+    tracker.require_kept(key, run_id)
     if not tracker.has_run(run_id):
         raise InputError(f"{key}={run_id!r}: {tracker.uri} has no run of this id. Look for it with: {tracker.ui_command}")
     shutil.rmtree(kept, ignore_errors=True)

@@ -42,7 +42,7 @@ def hydra_arguments(arguments: Sequence[str]) -> list[str]:
 
 def where_given() -> tuple[str, ...]:
     """The arguments of this job that say where its runs are kept."""
-    return arguments_with_prefix("storage.root=", "tracking.uri=", "tracking.experiment=")
+    return arguments_with_prefix("storage.root=", "tracking.uri=", "tracking.experiment=", "tracking.trackers=")
 
 
 def arguments_with_prefix(*prefixes: str) -> tuple[str, ...]:

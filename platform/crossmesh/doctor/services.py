@@ -26,6 +26,9 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 def check_tracking(spec: ExperimentSpec) -> Iterator[Finding]:
     """MLflow: the server or database of `tracking.uri`, or the sqlite file under `storage.root`."""
+    if "mlflow" not in spec.tracking.trackers:
+        yield ok("MLflow", f"tracking.trackers={list(spec.tracking.trackers)} does not use it")
+        return
     try:
         place = tracking_place(spec.tracking, spec.storage)
     except InputError as error:

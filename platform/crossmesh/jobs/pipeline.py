@@ -64,7 +64,8 @@ def run(job: Job[PipelineKeys]) -> None:
         keys.output,
     )
     console.say(f"report: {outcome.page}")
-    console.say(f"runs in MLflow: {tracker.ui_command}")
+    if tracker.keeps_runs:
+        console.say(f"runs in {tracker.title}: {tracker.ui_command}")
 
 
 def main() -> None:

@@ -132,6 +132,7 @@ def _on_own_server(spec: ExperimentSpec, tracker: Tracker, console: Console, *, 
 
 def _stored(tracker: Tracker, prefix: str) -> Evaluation:
     """The evaluation that an earlier call tracked."""
+    tracker.require_kept("against", prefix)
     runs = [run for run in tracker.matching(prefix) if run.tags.get(TAG_KIND) == "evaluate" and run.status == "FINISHED"]
     if len(runs) != 1:
         raise InputError(

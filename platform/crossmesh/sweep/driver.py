@@ -97,9 +97,10 @@ def run_sweep(request: Request, workload: Workload, command: str, adaptive: Adap
     for one in found:
         console.say(f"{one.quantity}: {one.words}")
     compare = [f"sweep={state.run_id}", *where_given()]
-    if any(one.repeats for one in found):
+    if tracker.keeps_runs and any(one.repeats for one in found):
         console.say(f"to decide it: {command_line(job_command('compare'), [*compare, f'repeat={FEWEST_RUNS}'])}")
-    console.say(f"the sweep in MLflow: {state.run_id}; compare its trials: {command_line(job_command('compare'), compare)}")
+    if tracker.keeps_runs:
+        console.say(f"the sweep in {tracker.title}: {state.run_id}; compare its trials: {command_line(job_command('compare'), compare)}")
     if code:
         sys.exit(code)
 

@@ -69,6 +69,7 @@ def tracked_state(tracker: Tracker, prefix: str) -> tuple[TrackedRun, SweepState
 
     Raises `InputError` when there is none, or several.
     """
+    tracker.require_kept("sweep", prefix)
     sweeps = tracker.matching(prefix, KIND)
     if not sweeps and not prefix:
         raise InputError(

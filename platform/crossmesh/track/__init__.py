@@ -1,5 +1,4 @@
-"""Experiment tracking: the only room that talks to MLflow, always by explicit run ids.
+"""Experiment tracking: stores what other rooms give it (parameters, metrics by step, records, files) and finds it again.
 
-It stores what other rooms give it (parameters, metrics by step, records, files) and finds it again. It decides nothing about
-training, and it never uses MLflow's active-run state, autologging or global tracking URI.
+Where runs are kept is chosen by name (`trackers.py`). It decides nothing about training.
 """

@@ -39,6 +39,16 @@ class CompositeTracker(Tracker):
         return self._first.uri
 
     @property
+    def title(self) -> str:
+        """As of the first."""
+        return self._first.title
+
+    @property
+    def keeps_runs(self) -> bool:
+        """As of the first."""
+        return self._first.keeps_runs
+
+    @property
     def ui_command(self) -> str:
         """As of the first."""
         return self._first.ui_command

@@ -4,6 +4,7 @@ A job that reads back what it logged works as with any other tracker; the next j
 """
 
 import shutil
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -33,16 +34,22 @@ class _Run:
 
 
 class MemoryTracker(Tracker):
-    """Runs of this process."""
+    """Runs of this process. Threads log at the same time: a trial's own, and the one that samples the host."""
 
     def __init__(self, tracking: TrackingSpec, storage: StorageSpec, say: Callable[[str], None] | None = None) -> None:
         super().__init__(tracking, storage, say)
         self._runs: dict[str, _Run] = {}
+        self._lock = threading.Lock()
 
     @property
     def uri(self) -> str:
         """Names the tracker: there is no address."""
         return "none (nothing is tracked)"
+
+    @property
+    def keeps_runs(self) -> bool:
+        """They end with the process."""
+        return False
 
     def create_run(self, run: NewRun) -> str:
         """Start a run."""
@@ -60,13 +67,16 @@ class MemoryTracker(Tracker):
 
     def log_metrics(self, run_id: str, values: Mapping[str, float], step: int, milliseconds: int) -> None:  # noqa: ARG002  # Of the interface.
         """Remember `values`."""
-        for key, value in values.items():
-            self._known(run_id).metrics.setdefault(key, {}).setdefault(step, value)
+        known = self._known(run_id)
+        with self._lock:
+            for key, value in values.items():
+                known.metrics.setdefault(key, {}).setdefault(step, value)
 
     def log_tags(self, run_id: str, values: Mapping[str, str]) -> None:
         """Set tags."""
         known = self._known(run_id)
-        known.run = replace(known.run, tags={**known.run.tags, **values})
+        with self._lock:
+            known.run = replace(known.run, tags={**known.run.tags, **values})
 
     def log_text(self, run_id: str, path: str, text: str) -> None:
         """Remember `text`."""
@@ -83,21 +93,26 @@ class MemoryTracker(Tracker):
     def end_run(self, run_id: str, status: str | None) -> None:
         """Set the status."""
         known = self._known(run_id)
-        known.run = replace(known.run, status=status or known.run.status)
+        with self._lock:
+            known.run = replace(known.run, status=status or known.run.status)
 
     def search(self, query: RunQuery, limit: int = 0) -> tuple[TrackedRun, ...]:
         """The runs of this process that match, newest first."""
-        matches = [shown for known in reversed(self._runs.values()) if query.matches(shown := known.shown())]
+        with self._lock:
+            matches = [shown for known in reversed(list(self._runs.values())) if query.matches(shown := known.shown())]
         return tuple(matches[: limit or None])
 
     def run(self, run_id: str) -> TrackedRun:
         """Return a run of this process."""
-        return self._known(run_id).shown()
+        known = self._known(run_id)
+        with self._lock:
+            return known.shown()
 
     def histories(self, run_ids: Sequence[str], key: str) -> dict[str, tuple[tuple[int, float], ...]]:
         """Return the values of a metric, by run."""
         values = {run_id: self._known(run_id).metrics.get(key) for run_id in run_ids}
-        return {run_id: tuple(sorted(own.items())) for run_id, own in values.items() if own}
+        with self._lock:
+            return {run_id: tuple(sorted(own.items())) for run_id, own in values.items() if own}
 
     def download(self, run_id: str, path: str, folder: Path) -> Path:
         """Copy what was logged at `path`, or below it."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.console import Console
+from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text, read_json
 from crossmesh.track.flatten import flatten
 from crossmesh.track.masking import mask
@@ -97,9 +98,27 @@ class Tracker(RunLog):
         """Copy the artifact file or folder at `path` of a run into the existing `folder` and return where it is."""
 
     @property
+    def title(self) -> str:
+        """What people call the store, e.g. `MLflow`."""
+        return self.uri
+
+    @property
     def ui_command(self) -> str:
         """What to type, or where to look, to see the runs."""
         return self.uri
+
+    @property
+    def keeps_runs(self) -> bool:
+        """Whether a later job finds the runs of this one."""
+        return True
+
+    def require_kept(self, key: str, value: object) -> None:
+        """Raise `InputError` where `key`, given as `value`, names a run of an earlier job and no run outlives its job."""
+        if not self.keeps_runs:
+            raise InputError(
+                f"{key}={value}: tracking.trackers={list(self._tracking.trackers)} keeps no run after its job, so there is none to read. "
+                "Name the tracker that has it, e.g. tracking.trackers=[mlflow]."
+            )
 
     @property
     def opens_slowly(self) -> bool:

@@ -26,6 +26,7 @@ def find_resume_checkpoint(spec: ExperimentSpec, tracker: Tracker) -> ResumeChec
     run_id = spec.checkpoint.resume_from
     if not run_id:
         return None
+    tracker.require_kept("checkpoint.resume_from", run_id)
     try:
         run = tracker.run(run_id)
         science, system, own = (tracker.read_json(run_id, f"records/{name}.json") for name in ("science", "system", "spec"))

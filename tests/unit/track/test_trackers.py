@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import jsonlines_tracker
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.errors import InputError
 from crossmesh.track.run_log import TrackingError
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.tracker import RunQuery, Tracker
 from crossmesh.track.trackers import TRACKERS, open_tracker
 
 BOTH = TrackingSpec(trackers=("none", "jsonlines"))
@@ -155,3 +156,14 @@ def test_names_that_no_tracker_has(storage):
     for trackers in ((), ("none", "none")):
         with pytest.raises(ValueError, match="one name or more, each once"):
             TrackingSpec(trackers=trackers)
+
+
+def test_sampling_and_training_log_to_one_run_of_none_at_the_same_time(storage):
+    tracker = open_tracker(TrackingSpec(trackers=("none",)), storage)
+    run = tracker.start("torch", "train")
+    with ThreadPoolExecutor(4) as pool:
+        writing = [pool.submit(tracker.metrics, run, {f"system/{number}": 1.0}, 0) for number in range(2_000)]
+        while not all(one.done() for one in writing):
+            tracker.search(RunQuery())
+    assert all(one.exception() is None for one in writing)
+    assert len(tracker.run(run).metrics) == 2_000

@@ -79,6 +79,7 @@ def sweep_runs(tracker: Tracker, prefix: str) -> Selection:
 
 def experiment_runs(tracker: Tracker, name: str) -> Selection:
     """All finished trainings of the experiment `name`, and what measured them."""
+    tracker.require_kept("experiment", name)
     runs = _ordered([run for kind in KINDS for run in tracker.recent(kind) if run.params.get("name") == name])
     if not runs:
         raise InputError(
@@ -108,6 +109,7 @@ def _left_out(children: Sequence[TrackedRun]) -> tuple[str, ...]:
 
 
 def _only(tracker: Tracker, key: str, prefix: str) -> TrackedRun:
+    tracker.require_kept(key, prefix)
     if len(prefix) == _FULL_ID and prefix.isalnum() and tracker.has_run(prefix):  # Of any experiment.
         return tracker.run(prefix)
     found = tracker.matching(prefix)

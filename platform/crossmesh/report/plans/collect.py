@@ -181,8 +181,8 @@ class Plans:
         return [note for note in dict.fromkeys(notes) if note]
 
     def _logged(self, spec: ExperimentSpec, records: Sequence[PlanRecord], folder: Path, status: str) -> str | None:
-        """The id of the plan's MLflow run; None when it could not be logged, which is said."""
-        if self._open is None or self._open.tracker is None:
+        """The id of the plan's run; None when it could not be logged, which is said, or when nothing keeps it."""
+        if self._open is None or self._open.tracker is None or not self._open.tracker.keeps_runs:
             return None
         try:
             shared = _by_key(sorted(set.intersection(*(set(one.overrides) for one in self._points))))

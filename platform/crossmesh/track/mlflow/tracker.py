@@ -75,6 +75,11 @@ class MlflowTracker(Tracker):
         return self._place.shown
 
     @property
+    def title(self) -> str:
+        """The product."""
+        return "MLflow"
+
+    @property
     def opens_slowly(self) -> bool:
         """A store without a server is opened by importing MLflow."""
         return not self.has_ui

@@ -23,6 +23,8 @@ def keep_proof(result: CheckResult, folder: Path, run_id: str, spec: ExperimentS
     if not run_id:
         return result
     tracker = open_tracker(spec.tracking, spec.storage)
+    if not tracker.keeps_runs:
+        return result
     verdict = "passed" if result.passed else "not passed"
     tags = {TAG_PROOF: verdict, **{f"{TAG_PROOF}.{key}": str(digest) for key, digest in result.figures["digests"].items()}}
     tracker.artifact_json(run_id, PROOF_ARTIFACT, result.record())

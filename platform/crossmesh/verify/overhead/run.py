@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.config.experiment import ExperimentSpec
-from crossmesh.config.services import StorageSpec
+from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.config.training import BackendSpec, BatchSpec, CheckpointSpec, DataSpec, ModelSpec, OptimSpec, PackingSpec
 from crossmesh.console import Stage
 from crossmesh.data.chat import ChatTokenizer
@@ -23,7 +23,8 @@ from crossmesh.trial.trial import cache_folder, fetch, prepare, run_trial
 
 def outside_share(spec: ExperimentSpec, backend: str, weights: str, steps: int, folder: Path, stage: Stage) -> dict[str, Any]:
     """Train `steps` steps on `backend` under `folder`, in the open Ray session, and return the share and what it is made of."""
-    own = replace(_spec(backend, weights, steps), storage=StorageSpec(str(folder)), tracking=replace(spec.tracking, uri=""))
+    tracking = replace(spec.tracking, uri="", trackers=TrackingSpec().trackers)
+    own = replace(_spec(backend, weights, steps), storage=StorageSpec(str(folder)), tracking=tracking)
     model = fetch(replace(own, storage=spec.storage))
     clock = _Clock(stage)
     tracker = open_tracker(own.tracking, own.storage)

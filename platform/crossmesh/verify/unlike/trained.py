@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.services import TrackingSpec
 from crossmesh.config.training import BackendSpec, BatchSpec, DataSpec, LoraSpec, ModelSpec, OptimSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError
@@ -53,7 +54,7 @@ def tiny_spec(spec: ExperimentSpec, folder: Path) -> ExperimentSpec:
         batch=BatchSpec(size=8),
         backend=BackendSpec("torch"),
         storage=replace(spec.storage, root=str(folder / "storage")),
-        tracking=replace(spec.tracking, uri="", system_metrics=False),
+        tracking=replace(spec.tracking, uri="", system_metrics=False, trackers=TrackingSpec().trackers),
     )
 
 

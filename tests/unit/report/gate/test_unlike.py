@@ -218,6 +218,7 @@ OTHERS = {
     "tracking.uri": another("sqlite:////tmp/other.db"),
     "tracking.experiment": another("other"),
     "tracking.system_metrics": another(value=False),
+    "tracking.trackers": another(("none",)),
     "storage.root": another("FOLDER/elsewhere"),
     "checkpoint.every_steps": another(3),
     "checkpoint.every_minutes": another(1.0),
