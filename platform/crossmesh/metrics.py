@@ -1,8 +1,8 @@
-"""The metrics of a run, each declared once: its name, its unit, which way is better, its source and its key in MLflow.
+"""The metrics of a run, each declared once: its name, its unit, which way is better, its source and the key it is tracked under.
 
-Training logs them, MLflow keeps them, calibration, views and reports read them, all by the declarations of this module. A package adds a
-metric of finished trainings by an entry point in the group `crossmesh.metrics`: it is computed from the run's totals when the training ends
-(`added_totals`), and `compare` shows it beside ours.
+Training logs them, calibration, views and reports read them, all by the declarations of this module. A package adds a metric of finished
+trainings by an entry point in the group `crossmesh.metrics`: it is computed from the run's totals when the training ends (`added_totals`),
+and `compare` shows it beside ours.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,24 +33,24 @@ class Metric:
     """How it is measured, in words."""
     better: str = NEITHER
     """`HIGHER`, `LOWER` or `NEITHER`."""
-    mlflow: str = ""
-    """Key of its final value in MLflow; empty: not logged."""
+    key: str = ""
+    """Of its final value where it is tracked; empty: not logged."""
     step: str = ""
-    """Key of its value at each step in MLflow; empty: it has none."""
+    """Key of its value at each step; empty: it has none."""
     source: str = MEASURED
     aspect: str = "speed"
     """What a comparison needs to be alike in: `quality`, `speed`, `cost`, or `serving` for ours of servers."""
     scale: float = 1.0
     """What the value is multiplied by where people read it."""
     compute: Callable[[Mapping[str, float]], float | None] | None = None
-    """Of an added metric: its value from the final values of a run by their MLflow keys; None where they do not say."""
+    """Of an added metric: its value from the final values of a run by their keys; None where they do not say."""
 
     def __post_init__(self) -> None:
         """Check what other packages declare."""
         if self.better not in (HIGHER, LOWER, NEITHER):
             raise InputError(f"The metric {self.name!r} has better={self.better!r}. Allowed: {HIGHER!r}, {LOWER!r}, {NEITHER!r}.")
-        if self.compute is not None and (self.aspect not in _ASPECTS or not self.mlflow):
-            raise InputError(f"The metric {self.name!r} needs a key `mlflow` and one of the aspects {', '.join(_ASPECTS)}.")
+        if self.compute is not None and (self.aspect not in _ASPECTS or not self.key):
+            raise InputError(f"The metric {self.name!r} needs a `key` and one of the aspects {', '.join(_ASPECTS)}.")
 
 
 FINAL_LOSS = Metric(
@@ -104,13 +104,13 @@ ENERGY = Metric("energy_wh", "Energy", "Wh", "of the accelerators, from their po
 TOKENS = Metric("tokens", "Tokens trained on", "real tokens", "padding not counted", NEITHER, "train/tokens", "train/tokens")
 LOSS_TOKENS = Metric("loss_tokens", "Tokens in the loss", "tokens", "answer tokens under the loss mask", NEITHER, "train/loss_tokens")
 ADAPTER_SIZE = Metric("adapter_mib", "Adapter size", "MiB", "files of the exported folder", scale=2**-20)
-RENTED = Metric("rented_s", "Rented time", "s", "wall clock less the share of slices that were missing", mlflow="train/rented_seconds")
+RENTED = Metric("rented_s", "Rented time", "s", "wall clock less the share of slices that were missing", key="train/rented_seconds")
 MISSING_SLICES = Metric(
     "steady_missing_slices",
     "Missing slices",
     "slices",
     "how many slices of its mesh the steps of the rate lacked",
-    mlflow="train/steady_missing_slices",
+    key="train/steady_missing_slices",
 )
 GRAD_NORM = Metric("grad_norm", "Gradient norm", "", step="train/grad_norm")
 LEARNING_RATE = Metric("learning_rate", "Learning rate", "", step="train/learning_rate")
@@ -121,7 +121,7 @@ PLANNED_TOKENS_PER_S = Metric(
     "Planned speed",
     "real tokens/s",
     "by the plan, before the run",
-    mlflow="plan/tokens_per_s",
+    key="plan/tokens_per_s",
     source=MODELLED,
 )
 PLANNED_HBM = Metric(
@@ -129,11 +129,11 @@ PLANNED_HBM = Metric(
     "Planned memory of a chip",
     "GiB",
     "by the plan, before the run",
-    mlflow="plan/hbm_bytes_per_chip",
+    key="plan/hbm_bytes_per_chip",
     source=MODELLED,
     scale=2**-30,
 )
-PLANNED_MFU = Metric("planned_mfu", "Planned MFU", "share of peak", mlflow="plan/mfu", source=MODELLED)
+PLANNED_MFU = Metric("planned_mfu", "Planned MFU", "share of peak", key="plan/mfu", source=MODELLED)
 USD_PER_HOUR = Metric("usd_per_hour", "Price of the hardware, an hour", "USD", source=PUBLISHED, aspect="cost")
 USD = Metric("usd", "Cost of the run", "USD", "price times the time of all steps", LOWER, "train/usd", source=DERIVED, aspect="cost")
 USD_PER_MILLION_TOKENS = Metric(
@@ -157,26 +157,26 @@ GROUP = "crossmesh.metrics"
 def added_metrics() -> tuple[Metric, ...]:
     """The metrics that installed packages add.
 
-    Raises `InputError` for an entry point that is no `Metric` with a `compute`, and for a name or MLflow key that is taken.
+    Raises `InputError` for an entry point that is no `Metric` with a `compute`, and for a name or key that is taken.
     """
-    registry, keys, added = Registry[Metric](GROUP, "metric", {}), {key for one in DECLARED.values() for key in (one.mlflow, one.step)}, []
+    registry, keys, added = Registry[Metric](GROUP, "metric", {}), {key for one in DECLARED.values() for key in (one.key, one.step)}, []
     for name in registry.names:
         metric = registry.load(name)
         if not isinstance(metric, Metric) or metric.compute is None:
             raise InputError(f"The entry point {name!r} of {GROUP!r} has the wrong type: expected a Metric with `compute`, got {metric!r}.")
-        if metric.name in DECLARED or metric.mlflow in keys:
-            raise InputError(f"The metric {metric.name!r} ({metric.mlflow}) of an installed package exists already. Give it another name.")
-        keys.add(metric.mlflow)
+        if metric.name in DECLARED or metric.key in keys:
+            raise InputError(f"The metric {metric.name!r} ({metric.key}) of an installed package exists already. Give it another name.")
+        keys.add(metric.key)
         added.append(metric)
     return tuple(added)
 
 
 def added_totals(totals: Mapping[str, float]) -> dict[str, float]:
-    """The finite values of added metrics by MLflow key, computed from the final values of a run by theirs.
+    """The finite values of added metrics by key, computed from the final values of a run by theirs.
 
     Raises `InputError` when a metric cannot be computed from them.
     """
-    values = {one.mlflow: _computed(one, totals) for one in added_metrics()}
+    values = {one.key: _computed(one, totals) for one in added_metrics()}
     return {key: value for key, value in values.items() if value is not None and isfinite(value)}
 
 

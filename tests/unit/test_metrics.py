@@ -28,13 +28,13 @@ from crossmesh.metrics import LOWER, TOKENS, WALL_CLOCK, Metric
 CHIP_WATTS = 300.0
 
 def joules(totals):
-    return CHIP_WATTS * totals[WALL_CLOCK.mlflow] / totals[TOKENS.mlflow] if totals.get(TOKENS.mlflow) else None
+    return CHIP_WATTS * totals[WALL_CLOCK.key] / totals[TOKENS.key] if totals.get(TOKENS.key) else None
 
 HOW = "at the rated power of a chip"
 JOULES = Metric("joules_per_token", "Energy of a token", "J/token", HOW, LOWER, "train/joules_per_token", compute=joules)
-TAKEN = Metric("tokens_per_s", "Speed", "tokens/s", mlflow="train/other", compute=joules)
-TAKEN_STEP = Metric("other", "Speed", "tokens/s", mlflow="train/tokens_per_s", compute=joules)
-BROKEN = Metric("broken", "Broken", "J", mlflow="train/broken", compute=lambda totals: totals["train/nothing"])
+TAKEN = Metric("tokens_per_s", "Speed", "tokens/s", key="train/other", compute=joules)
+TAKEN_STEP = Metric("other", "Speed", "tokens/s", key="train/tokens_per_s", compute=joules)
+BROKEN = Metric("broken", "Broken", "J", key="train/broken", compute=lambda totals: totals["train/nothing"])
 """
 
 
@@ -60,7 +60,7 @@ def trained(tracker: Tracker, spec: ExperimentSpec, seconds: float) -> Variant:
         rented_s=lambda _: seconds, steady_missing_slices=0,
     )  # fmt: skip
     run_id = tracker.start("jax", "train")
-    tracker.metrics(run_id, totals_of(spec, result, None) | {TOKENS.mlflow: 1000.0}, 2)
+    tracker.metrics(run_id, totals_of(spec, result, None) | {TOKENS.key: 1000.0}, 2)
     tracker.finish(run_id)
     run = tracker.run(run_id)
     science = {"science": {"rows": "r", "steps": [[0], [1]]}, "system": {"backend": "jax"}, "provenance": {}}
@@ -111,14 +111,14 @@ def test_one_that_cannot_be_computed_is_named(installed: Callable[[str], None]) 
 
 
 def test_keys_of_mlflow_stay_as_they_were() -> None:
-    assert (FINAL_LOSS.mlflow, FINAL_LOSS.step) == ("train/final_loss", "train/loss")
-    assert (TOKENS_PER_S.mlflow, TOKENS_PER_S.step) == ("train/tokens_per_s_steady", "train/tokens_per_s")
-    assert WALL_CLOCK.mlflow == "train/seconds"
+    assert (FINAL_LOSS.key, FINAL_LOSS.step) == ("train/final_loss", "train/loss")
+    assert (TOKENS_PER_S.key, TOKENS_PER_S.step) == ("train/tokens_per_s_steady", "train/tokens_per_s")
+    assert WALL_CLOCK.key == "train/seconds"
 
 
 def test_no_key_is_written_elsewhere_in_the_package() -> None:
     """MLflow keys anywhere; names of quantities in the rooms that show or compute them."""
-    keys = {key for one in DECLARED.values() for key in (one.mlflow, one.step) if key}
+    keys = {key for one in DECLARED.values() for key in (one.key, one.step) if key}
     names = {one.name for one in DECLARED.values() if "_" in one.name} | {"mfu"}
     others = {"usd_per_hour", "adapter_mib"}  # The first is also a key of the price of a plan.
     written = []

@@ -30,7 +30,7 @@ class Publication:
     proof: Proof
     licence: Licence
     run: TrackedRun | None
-    """The MLflow run that trained the adapter."""
+    """The run that trained the adapter."""
 
     def publish(self, exported: Exported) -> str:
         """Publish the exported folder and return the address of the commit. A repository that has to be made is private.

@@ -46,7 +46,7 @@ def base_licence(base: Store, given: str) -> Licence:
 
 
 def model_card(exported: Exported, run: TrackedRun | None, licence: Licence, proof: Proof) -> str:
-    """Write the card of `exported`; `run` is the MLflow run that trained the adapter, when it is known."""
+    """Write the card of `exported`; `run` is the run that trained the adapter, when it is known."""
     from huggingface_hub import ModelCardData
 
     adapter, base = exported.mode != "merged", _hub_name(exported.base)

@@ -26,7 +26,7 @@ class FoundAdapter:
 
     folder: Path
     run_id: str
-    """The MLflow run that trained it; empty when it is not known."""
+    """Id of the run that trained it; empty when it is not known."""
 
 
 def find_adapter(adapter: str, storage: StorageSpec, open_tracker: Callable[[], Tracker], key: str = "adapter") -> FoundAdapter:
@@ -64,7 +64,7 @@ def _of_run(key: str, run_id: str, kept: Path, tracker: Tracker) -> Path:
         folder = tracker.download(run_id, "adapter", kept)
     except TrackingError:
         run = tracker.run(run_id)
-        if run.status == "FINISHED" and run.tags.get(TAG_KIND) == "train":  # It may be MLflow that is away.
+        if run.status == "FINISHED" and run.tags.get(TAG_KIND) == "train":  # It may be the tracker that is away.
             raise
         folder = kept
     if not (folder / CONFIG_FILE).is_file():

@@ -7,7 +7,7 @@ from crossmesh.doctor.finding import Finding, fault, ok
 
 SKEW_S = 1.0
 """Synchronized machines are milliseconds apart. Leases do not depend on the clock (`trial/lease.py`); the order of what several nodes
-write, and of runs in MLflow, does, and so do certificates and access tokens of buckets, which allow for minutes."""
+write, and of tracked runs, does, and so do certificates and access tokens of buckets, which allow for minutes."""
 
 
 @dataclass(frozen=True)

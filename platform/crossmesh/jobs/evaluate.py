@@ -16,7 +16,7 @@ class EvaluateKeys(JobKeys):
     """The job's own keys."""
 
     against: str = ""
-    """MLflow run id of an earlier evaluation, or how it begins: every model is compared with it."""
+    """Run id of an earlier evaluation, or how it begins: every model is compared with it."""
     report: str = ""
     """`paper`: what the published counts of arXiv 2605.25645 allow to say; nothing is evaluated."""
     force: bool = False

@@ -18,7 +18,7 @@ class StatusKeys(JobKeys):
     """The job's own keys."""
 
     sweep: str = ""
-    """MLflow id of a sweep, or how it begins; empty: the one that was heard of last."""
+    """Run id of a sweep, or how it begins; empty: the one that was heard of last."""
     follow: bool = False
     """Show it until it ends."""
 

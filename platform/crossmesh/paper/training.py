@@ -28,7 +28,7 @@ _SHOWN = ("run", "s/row", "measured", "tokens/s", "times as run", "USD")
 
 
 def report_paper(spec: ExperimentSpec, folder: Path, output: str, command: str) -> None:
-    """Print the report or, with `output=json`, write it as one line; its files go to `folder`, and the runs that it plans to MLflow.
+    """Print the report or, with `output=json`, write it as one line; its files go to `folder`, and the runs that it plans to the tracker.
 
     `command` is what was typed.
     """

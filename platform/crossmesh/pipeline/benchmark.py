@@ -1,4 +1,4 @@
-"""A benchmark from spec to tracked result: finds or starts the server, measures what is missing, keeps files and an MLflow run."""
+"""A benchmark from spec to tracked result: finds or starts the server, measures what is missing, keeps files and a run."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -46,7 +46,7 @@ class Sweeping:
     tracker: Tracker | None = None
     """The sweep's; None: one of its own."""
     parent: str | None = None
-    """MLflow run of the sweep."""
+    """Id of the sweep's run."""
     on_start: Callable[[], None] = lambda: None
     """Called before a server is started, or asked."""
     check: Callable[[], None] = lambda: None
@@ -175,7 +175,7 @@ def track(
     tags: Mapping[str, str],
     parent: str | None = None,
 ) -> str:
-    """Put a result into MLflow as a run of `kind`, under `parent`, and return it; the same result is one run."""
+    """Track a result as a run of `kind`, under `parent`, and return it; the same result is one run."""
     identity = digest_text(canonical_json([kind, dict(values)]))
     found = tracker.find(identity)
     if found:

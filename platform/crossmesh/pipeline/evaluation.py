@@ -277,5 +277,5 @@ def evaluate_url(spec: ExperimentSpec, tracker: Tracker, console: Console, *, fo
 
 
 def _key(name: str) -> str:
-    """`name` as MLflow takes it in the name of a metric."""
+    """`name` as every tracker takes it in the name of a metric."""
     return name.replace(",", "/")

@@ -107,7 +107,7 @@ def judge_task(spec: ExperimentSpec, console: Console) -> dict[str, Any]:
 def evaluate(spec: ExperimentSpec, console: Console, against: str, *, force: bool) -> tuple[tuple[Evaluation, ...], tuple[Compared, ...]]:
     """Evaluate the model at `eval.url`, or the base and `serve.adapters` through one server of our own.
 
-    Each adapter is compared with the base; with `against`, an earlier evaluation's MLflow run id or how it begins, each model with that.
+    Each adapter is compared with the base; with `against`, an earlier evaluation's run id or how it begins, each model with that.
     """
     check_evaluation(spec)
     tracker = open_tracker(spec.tracking, spec.storage)

@@ -128,7 +128,7 @@ def run_experiment(
 
 
 def _parent_run(spec: ExperimentSpec, tracker: Tracker, identity: str) -> str:
-    """The experiment's own MLflow run, started now or by an earlier call."""
+    """The experiment's own run, started now or by an earlier call."""
     file = spec.storage.path / "experiments" / f"{identity[:16]}.json"
     if kept := tracker.resume_kept(file):
         return kept

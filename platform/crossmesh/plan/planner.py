@@ -90,7 +90,7 @@ class OpenedPlanner:
 
 
 def open_planner(spec: ExperimentSpec) -> OpenedPlanner:
-    """The planner of a job, with own runs from MLflow; when that is away a note says so."""
+    """The planner of a job, with own runs that are tracked; when the tracker is away a note says so."""
     try:
         tracker = open_tracker(spec.tracking, spec.storage)
         return OpenedPlanner(own_planner(spec, tracker), tracker)

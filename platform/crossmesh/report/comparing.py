@@ -1,4 +1,4 @@
-"""A comparison from selection to files: which runs, their report in a folder and in MLflow. What the report says is decided elsewhere."""
+"""A comparison from selection to files: which runs, their report in a folder and as a run. What the report says is decided elsewhere."""
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ class FinishedComparison:
     page: Path
     """The HTML; Markdown and JSON lie beside it."""
     run_id: str
-    """MLflow run that has the files."""
+    """The run that has the files."""
 
 
 @contextmanager

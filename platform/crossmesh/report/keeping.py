@@ -1,7 +1,7 @@
-"""Keeps a report in MLflow. Of very many runs a process of its own opens MLflow while this one reads and compares: both take seconds.
+"""Keeps a report as a run. Of very many runs a process of its own opens the tracker while this one reads and compares: both take seconds.
 
-Run as a module it is that process: the first line of its input says where MLflow is, the second what is to be kept; it answers with the
-run's id, and ends when its input does.
+Run as a module it is that process: the first line of its input says where runs are tracked, the second what is to be kept; it answers
+with the run's id, and ends when its input does.
 """
 
 import json
@@ -52,7 +52,7 @@ class Keeper:
 
     Args:
         tracker: of this process. It keeps the report where the runs are few, and where the other process fails.
-        tracking: where MLflow is, for the other process.
+        tracking: where runs are, for the other process.
         storage: the same.
         runs: how many are compared.
     """

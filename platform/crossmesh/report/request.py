@@ -42,13 +42,13 @@ class CompareKeys(JobKeys):
     """Keys of `crossmesh compare`."""
 
     runs: tuple[str, ...] = ()
-    """MLflow ids of trainings, evaluations or benchmarks, or how they begin."""
+    """Run ids of trainings, evaluations or benchmarks, or how they begin."""
     sweep: str = ""
-    """MLflow id of a sweep: all its finished trials."""
+    """Run id of a sweep: all its finished trials."""
     baseline: str = ""
-    """MLflow id of the run that `candidate` must not be worse than."""
+    """Id of the run that `candidate` must not be worse than."""
     candidate: str = ""
-    """MLflow id of the run that is judged by `fail_if`."""
+    """Id of the run that is judged by `fail_if`."""
     fail_if: RegressionLimits = field(default_factory=RegressionLimits)
     """The most that the candidate may change for the worse; the job exits with 1 where it changed by more, outside its interval."""
     hours: tuple[float, ...] = (1.0, 8.0, 24.0)

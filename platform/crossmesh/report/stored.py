@@ -1,4 +1,4 @@
-"""Runs as MLflow keeps them, turned back into variants of a report. Reads records, metrics and results; judges nothing.
+"""Runs as they are tracked, turned back into variants of a report. Reads records, metrics and results; judges nothing.
 
 Which evaluation and which benchmark belong to which training is `lineage`'s.
 """
@@ -242,7 +242,7 @@ def curves_of(runs: Sequence[TrackedRun]) -> list[str]:
     """The ids of the trainings whose losses are read: all, or of many the best, the worst and those evenly between by their last loss."""
     if len(runs) <= MOST_CURVES:
         return [run.run_id for run in runs]
-    ends = sorted((math.inf if math.isnan(end := run.metrics.get(FINAL_LOSS.mlflow, math.inf)) else end, run.run_id) for run in runs)
+    ends = sorted((math.inf if math.isnan(end := run.metrics.get(FINAL_LOSS.key, math.inf)) else end, run.run_id) for run in runs)
     return [ends[round(number * (len(ends) - 1) / (MOST_CURVES - 1))][1] for number in range(MOST_CURVES)]
 
 

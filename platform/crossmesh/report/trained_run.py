@@ -1,4 +1,4 @@
-"""What an MLflow run of a training says of it: totals, utilization, energy, and what its plan said. The one way for all reports."""
+"""What the run of a training says of it: totals, utilization, energy, and what its plan said. The one way for all reports."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ from crossmesh.report.variants import TrainingSummary
 from crossmesh.track.tracked_run import TAG_HBM_SOURCE, TAG_STEP_SOURCE, TrackedRun
 from crossmesh.track.tracker import Tracker
 
-_TOTALS = tuple(one.mlflow for one in (FINAL_LOSS, TOKENS_PER_S, WALL_CLOCK, TOKENS, LOSS_TOKENS))
+_TOTALS = tuple(one.key for one in (FINAL_LOSS, TOKENS_PER_S, WALL_CLOCK, TOKENS, LOSS_TOKENS))
 """Metrics that every finished training has."""
 _POWER = re.compile(r"^system/(?:.+/)?gpu_\d+_power_usage_watts$")
 
@@ -36,10 +36,10 @@ def training_summary(run: TrackedRun, losses: tuple[tuple[int, float], ...], wat
     if missing := [name for name in _TOTALS if name not in metrics]:
         raise InputError(f"The MLflow run {run.run_id} ({run.name}) has no metric {missing[0]}: it is not a finished training of ours.")
     loss, steady, seconds, tokens, loss_tokens = (metrics[name] for name in _TOTALS)
-    padded = metrics.get(PADDED_TOKENS_PER_S.mlflow)
-    planned, planned_mfu = metrics.get(PLANNED_TOKENS_PER_S.mlflow), metrics.get(PLANNED_MFU.mlflow)
+    padded = metrics.get(PADDED_TOKENS_PER_S.key)
+    planned, planned_mfu = metrics.get(PLANNED_TOKENS_PER_S.key), metrics.get(PLANNED_MFU.key)
     # A rate without some slices is not that of the mesh that the run names.
-    rate, padded = (None, None) if metrics.get(MISSING_SLICES.mlflow) else (steady, padded)
+    rate, padded = (None, None) if metrics.get(MISSING_SLICES.key) else (steady, padded)
     return TrainingSummary(
         losses=losses,
         final_loss=loss,
@@ -48,19 +48,17 @@ def training_summary(run: TrackedRun, losses: tuple[tuple[int, float], ...], wat
         tokens=int(tokens),
         loss_tokens=int(loss_tokens),
         padded_tokens_per_s=padded,
-        rented_s=metrics.get(RENTED.mlflow),
+        rented_s=metrics.get(RENTED.key),
         mfu=planned_mfu * rate / planned if planned and planned_mfu and rate else None,
         energy_wh=None if watts is None else watts * seconds / 3600,
-        added={one.name: metrics[one.mlflow] for one in added_metrics() if one.mlflow in metrics},
+        added={one.name: metrics[one.key] for one in added_metrics() if one.key in metrics},
     )
 
 
 def planned_before(run: TrackedRun) -> dict[str, tuple[float, str]]:
     """Speed and memory as the plan had them, with where it had them from."""
     kept = ((PLANNED_TOKENS_PER_S, TAG_STEP_SOURCE), (PLANNED_HBM, TAG_HBM_SOURCE))
-    return {
-        one.name: (one.scale * run.metrics[one.mlflow], run.tags.get(tag, one.source)) for one, tag in kept if one.mlflow in run.metrics
-    }
+    return {one.name: (one.scale * run.metrics[one.key], run.tags.get(tag, one.source)) for one, tag in kept if one.key in run.metrics}
 
 
 def mean_power(tracker: Tracker, runs: Sequence[TrackedRun]) -> dict[str, float]:

@@ -144,7 +144,7 @@ class Repeat:
     """Steps that were taken."""
     tokens_per_s: float
     run_id: str = ""
-    """MLflow run."""
+    """Id of the run."""
     load: tuple[str, ...] = ()
     """What else kept the machine busy meanwhile; a repeat under load decides nothing."""
 
@@ -170,7 +170,7 @@ class Variant:
     training: TrainingSummary | None = None
     adapter_bytes: int | None = None
     run_id: str | None = None
-    """MLflow run."""
+    """Id of the run."""
     rent: Rent = Rent(None, why="not trained")
     """Of what trained it."""
     serving: tuple[ServingCell, ...] = ()
@@ -226,7 +226,7 @@ class Results:
     command: str
     """What to type to get these results again."""
     ui_command: str = ""
-    """What to type to look at the runs in MLflow."""
+    """What to type to look at the runs."""
     notes: tuple[str, ...] = ()
     """What was left out, and why."""
     hours: tuple[float, ...] = (1.0, 8.0, 24.0)

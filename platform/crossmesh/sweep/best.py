@@ -18,7 +18,7 @@ _GROUPS = 3
 """Most groups of trials that learnt the same whose rates are judged; `crossmesh compare` has all."""
 
 Rates = Mapping[str, Mapping[tuple[str, str], float]]
-"""By MLflow run: the rates of its sound repeats, by round and number of steps."""
+"""By run id: the rates of its sound repeats, by round and number of steps."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def verdicts(points: Sequence[Point], matters: MattersSpec, learnt: Mapping[str,
     Args:
         points: of the sweep.
         matters: the smallest differences that matter.
-        learnt: by MLflow run.
+        learnt: by run id.
         rates: what the trials' repeats measured.
     """
     ended = [point for point in points if point.state in (DONE, SKIPPED)]

@@ -59,7 +59,7 @@ _POLL_S = 0.5
 _WRITE_S = 2.0
 """State on disk is at most so old: what a killed driver has spent since is not counted."""
 _TRACK_S = 30.0
-"""The same for MLflow."""
+"""The same for the tracker."""
 LEASE = "lease"
 """Folder of the lease beside the state of a sweep."""
 
@@ -106,7 +106,7 @@ def run_sweep(request: Request, workload: Workload, command: str, adaptive: Adap
 
 
 def _verdicts(state: SweepState, matters: MattersSpec, tracker: Tracker, console: Console) -> tuple[Verdict, ...]:
-    """What is known of the trials; where MLflow does not answer, nothing, which is said."""
+    """What is known of the trials; where the tracker does not answer, nothing, which is said."""
     try:
         repeats = {run_id: sound_rates(runs) for run_id, runs in repeats_by_run(tracker).items()}
         learnt = {run.run_id: Learnt(run.tags.get(TAG_SCIENCE, ""), run.tags.get(TAG_DATA, "")) for run in tracker.children(state.run_id)}

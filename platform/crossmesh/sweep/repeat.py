@@ -123,7 +123,7 @@ def _repeat(tracker: Tracker, one: Repeated, round_: str, steps: int, name: str)
     try:
         prepared = one.prepared
         result = train(one.spec, prepared.model, folder, on_event, prepared.init_adapter, resume=prepared.resume, order=prepared.order)
-        values = {RATE: result.tokens_per_s, WALL_CLOCK.mlflow: result.seconds, **{f"load/{key}": value for key, value in load.items()}}
+        values = {RATE: result.tokens_per_s, WALL_CLOCK.key: result.seconds, **{f"load/{key}": value for key, value in load.items()}}
         tracker.metrics(run_id, values, one.spec.optim.last_step)
         status = "FINISHED"
     except KeyboardInterrupt:

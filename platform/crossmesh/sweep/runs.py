@@ -1,4 +1,4 @@
-"""A sweep in MLflow: one run above its trials, the state of all points in it, and a short run for each point that was rejected."""
+"""A sweep as it is tracked: one run above its trials, the state of all points in it, and a short run for each point that was rejected."""
 
 import json
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ _RUN_FILE = "run.json"
 
 
 class SweepRun:
-    """The MLflow run of a sweep whose files are in `folder`: continued when it was started before."""
+    """The run of a sweep whose files are in `folder`: continued when it was started before."""
 
     def __init__(self, tracker: Tracker, folder: Path, state: SweepState, shared: Mapping[str, str]) -> None:
         self._tracker = tracker
@@ -36,7 +36,7 @@ class SweepRun:
             write_json(file, {"run_id": self.run_id})
 
     def keep(self, state: SweepState) -> None:
-        """Let MLflow have the state, for those who cannot reach the storage."""
+        """Track the state, for those who cannot reach the storage."""
         self._tracker.artifact_text(self.run_id, STATE_ARTIFACT, json.dumps(state.json(), indent=1) + "\n")
 
     def rejected(self, sweep: str, point: Point) -> str:
@@ -65,7 +65,7 @@ class SweepRun:
 
 
 def tracked_state(tracker: Tracker, prefix: str) -> tuple[TrackedRun, SweepState]:
-    """The sweep whose MLflow run begins with `prefix`, as MLflow has it; with an empty one the newest sweep.
+    """The sweep whose run id begins with `prefix`, as it is tracked; with an empty one the newest sweep.
 
     Raises `InputError` when there is none, or several.
     """
@@ -84,7 +84,7 @@ def tracked_state(tracker: Tracker, prefix: str) -> tuple[TrackedRun, SweepState
     try:
         return run, state_of(tracker.read_json(run.run_id, STATE_ARTIFACT))
     except (TrackingError, TypeError, KeyError, ValueError) as error:
-        raise InputError(f"The sweep {run.run_id} has not told MLflow yet where it stands. Ask again in a minute.") from error
+        raise InputError(f"The sweep {run.run_id} has not told {tracker.title} yet where it stands. Ask again in a minute.") from error
 
 
 def as_result(state: SweepState, exit_code: int) -> dict[str, object]:

@@ -52,7 +52,7 @@ class Point:
     """How often it was started and failed."""
     diverged: bool = False
     run_id: str = ""
-    """MLflow run."""
+    """Id of the run."""
     reason: str = ""
     """Why it was rejected, stopped, or failed."""
     exit_code: int = 0
@@ -88,7 +88,7 @@ class SweepState:
     """Of the experiment."""
     command: str
     run_id: str = ""
-    """MLflow run."""
+    """Id of the run."""
     starts: int = 0
     """How often its command was started."""
     over: str = ""

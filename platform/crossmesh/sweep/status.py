@@ -1,4 +1,4 @@
-"""Where a sweep stands, for whoever asks: from the storage where it can be reached, else as MLflow has it, half a minute old."""
+"""Where a sweep stands, for whoever asks: from the storage where it can be reached, else as it is tracked, half a minute old."""
 
 import time
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class SweepStatus:
 
 
 def sweep_status(spec: ExperimentSpec, prefix: str) -> SweepStatus:
-    """The sweep whose MLflow run begins with `prefix`; with an empty one that which was heard of last.
+    """The sweep whose run id begins with `prefix`; with an empty one that which was heard of last.
 
     Raises `InputError` when there is none, or several.
     """

@@ -1,4 +1,4 @@
-"""What a sweep runs at each of its points: a training run, or whatever else has a gate, a price and an MLflow run."""
+"""What a sweep runs at each of its points: a training run, or whatever else has a gate, a price and a run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Hooks:
     check: Callable[[], None]
     """Called several times a second; raises when the point is to stop with what it has."""
     parent: str
-    """The sweep's MLflow run."""
+    """Id of the sweep's run."""
     force: bool
     """Do it again although it is done."""
 

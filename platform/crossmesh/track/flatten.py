@@ -1,8 +1,7 @@
-"""A spec as MLflow parameters: dotted keys and texts within MLflow's limits. Pure; stores nothing."""
+"""A spec as the parameters of a run: dotted keys and texts; long ones as artifacts. Pure; stores nothing."""
 
 import dataclasses
 import json
-import posixpath
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
@@ -12,13 +11,8 @@ from crossmesh.files import digest_text
 from crossmesh.track.masking import mask
 
 PARAM_LIMIT = 6_000
-"""Longest parameter value MLflow 3.17 takes, in characters."""
-TAG_LIMIT = 8_000
-"""Longest tag value, in characters."""
+"""Longest parameter value that any store takes, in characters."""
 KEY_LIMIT = 250
-PARAMS_PER_BATCH = 100
-METRICS_PER_BATCH = 1_000
-_NOT_IN_METRICS = re.compile(r"[^/\w.\- :]")
 _NOT_IN_KEYS = re.compile(r"[^/\w.\- ]")
 
 
@@ -28,23 +22,6 @@ def flatten(value: Any) -> dict[str, str]:
     Text stays as it is; numbers, booleans, None and sequences become JSON. An empty mapping is a leaf, `{}`. Secrets are masked.
     """
     return {_key(path): mask(_text(leaf)) for path, leaf in _leaves(value, ())}
-
-
-def metric_name(name: str, taken: Mapping[str, str]) -> str:
-    """Return `name` as MLflow takes it for a metric: what it refuses becomes `_`, and no two names become one.
-
-    Args:
-        name: any text.
-        taken: the names that were given out, each with what it stands for.
-    """
-    key = _NOT_IN_METRICS.sub("_", name)
-    if key != posixpath.normpath(key) or key.startswith(("/", "..")) or key == ".":
-        parts = [part if part.strip(".") else part.replace(".", "_") or "_" for part in key.split("/")]
-        key = "/".join(parts)
-        key = f"__{key[2:]}" if key.startswith("..") else key  # MLflow takes it for a folder above.
-    if len(key) > KEY_LIMIT or taken.get(key, name) != name:
-        key = f"{key[: KEY_LIMIT - 17]}_{digest_text(name)[:16]}"
-    return key
 
 
 def split_long(values: Mapping[str, str], limit: int, folder: str) -> tuple[dict[str, str], dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Repeats of trainings as MLflow has them: found by what they repeat, with what their load checks say."""
+"""Repeats of trainings as they are tracked: found by what they repeat, with what their load checks say."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ from crossmesh.track.tracker import Tracker
 
 KIND = "repeat"
 TAG_OF, TAG_ROUND, TAG_STEPS = "crossmesh.repeat_of", "crossmesh.repeat_round", "crossmesh.repeat_steps"
-RATE, STEADY_MISSING = TOKENS_PER_S.mlflow, MISSING_SLICES.mlflow
+RATE, STEADY_MISSING = TOKENS_PER_S.key, MISSING_SLICES.key
 """How many slices of its mesh the steps of `RATE` lacked; not there for a mesh of one."""
 
 

@@ -1,4 +1,4 @@
-"""One trial: a spec's fine-tuning from base weights to a PEFT adapter, tracked in MLflow, resumable, done at most once.
+"""One trial: a spec's fine-tuning from base weights to a PEFT adapter, tracked, resumable, done at most once.
 
 `prepare` says what the trial is (its records and identity) without a framework; `run_trial` does it, or finds it done. Where it runs
 and how it steps is `train/`.
@@ -122,7 +122,7 @@ class Trial:
     prepared: Prepared
     folder: Path
     run_id: str
-    """MLflow run."""
+    """Id of the run."""
     provenance: dict[str, Any]
     """Of the process that trained it."""
     result: TrainResult
@@ -225,9 +225,9 @@ def run_trial(
     force: bool = False,
     check: Callable[[], None] = lambda: None,
 ) -> Trial:
-    """Train, or return the trial that is already FINISHED; an interrupted one continues under its own MLflow run.
+    """Train, or return the trial that is already FINISHED; an interrupted one continues under its own run.
 
-    One job at a time has a trial (`lease.py`); another one waits and then finds it done. A trial whose run MLflow no longer has gets a new
+    One job at a time has a trial (`lease.py`); another one waits and then finds it done. A trial whose run is no longer there gets a new
     run.
 
     Args:
@@ -235,7 +235,7 @@ def run_trial(
         prepared: `prepare`'s answer for this spec.
         tracker: where the run is tracked.
         on_event: hears of stages and steps.
-        parent: MLflow run that the trial's run belongs under; one that was made for another run is shown under both.
+        parent: run that the trial's run belongs under; one that was made for another run is shown under both.
         force: forget what was done and train again, as a new run.
         check: called several times a second while waiting and training; what it raises stops that, with a checkpoint.
     """
@@ -277,7 +277,7 @@ def _run(
     parent: str | None,
     check: Callable[[], None],
 ) -> Trial:
-    """Train, tracked, under a new MLflow run or that of an interrupted attempt."""
+    """Train, tracked, under a new run or that of an interrupted attempt."""
     if warning := prepared.placement.message:
         on_event(WarningEvent(warning))
     for note in prepared.notes:
@@ -317,7 +317,7 @@ def _run(
 
 
 def _open_run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder: Path, parent: str | None) -> str:
-    """Return the trial's own MLflow run, started now or at an earlier attempt."""
+    """Return the trial's own run, started now or at an earlier attempt."""
     if kept := tracker.resume_kept(folder / _RUN_FILE):
         if parent:
             tracker.adopt(kept, parent)

@@ -1,4 +1,4 @@
-"""What MLflow is told of a trial: its parameters, its events as metrics, its totals."""
+"""What is tracked of a trial: its parameters, its events as metrics, its totals."""
 
 from dataclasses import fields
 from typing import Any
@@ -83,13 +83,13 @@ def totals_of(spec: ExperimentSpec, result: TrainResult, planned: Forecast | Non
     """What the whole run measured, its price at the list's, and what installed packages add; `report/trained_run.py` reads it."""
     price = planned.price if planned else None
     slices = spec.mesh.dcn
-    usd = {USD.mlflow: price.usd_per_hour * slices * result.rented_s(slices) / 3600} if price else {}
+    usd = {USD.key: price.usd_per_hour * slices * result.rented_s(slices) / 3600} if price else {}
     totals = usd | {
-        FINAL_LOSS.mlflow: result.final_loss,
-        TOKENS_PER_S.mlflow: result.tokens_per_s,
-        PADDED_TOKENS_PER_S.mlflow: result.padded_tokens_per_s,
-        WALL_CLOCK.mlflow: result.seconds,
-        LOSS_TOKENS.mlflow: result.loss_tokens,
-        **({RENTED.mlflow: result.rented_s(slices), MISSING_SLICES.mlflow: result.steady_missing_slices} if slices > 1 else {}),
+        FINAL_LOSS.key: result.final_loss,
+        TOKENS_PER_S.key: result.tokens_per_s,
+        PADDED_TOKENS_PER_S.key: result.padded_tokens_per_s,
+        WALL_CLOCK.key: result.seconds,
+        LOSS_TOKENS.key: result.loss_tokens,
+        **({RENTED.key: result.rented_s(slices), MISSING_SLICES.key: result.steady_missing_slices} if slices > 1 else {}),
     }
-    return totals | added_totals({**totals, TOKENS.mlflow: float(sum(event.real_tokens for event in result.history))})
+    return totals | added_totals({**totals, TOKENS.key: float(sum(event.real_tokens for event in result.history))})

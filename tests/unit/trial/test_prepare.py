@@ -161,6 +161,9 @@ class Origins:
             "records/spec.json": {"checkpoint": {"target": ""}},
         }
 
+    def require_kept(self, key: str, value: object) -> None:
+        """Runs outlive their job."""
+
     def run(self, run_id: str) -> TrackedRun:
         return TrackedRun(run_id, "torch", "FINISHED", {TAG_IDENTITY: "f" * 64})
 

@@ -37,6 +37,9 @@ class Runs:
             "records/spec.json": {"checkpoint": {"target": target}},
         }
 
+    def require_kept(self, key: str, value: object) -> None:
+        """Runs outlive their job."""
+
     def run(self, run_id: str) -> TrackedRun:
         if run_id != "before":
             raise TrackingError(f"no run {run_id}")

@@ -30,7 +30,7 @@ PLAUSIBLE = (0.5, 4.0)
 """Measured over modelled seconds outside of these are no error of a roofline: something else was measured."""
 _READ = 8
 """Newest runs that are read of each slice, backend, model and kind of work."""
-_RATE, _TOKENS, _EFFICIENCY = TOKENS_PER_S.mlflow, TOKENS.mlflow, PACKING_EFFICIENCY.step
+_RATE, _TOKENS, _EFFICIENCY = TOKENS_PER_S.key, TOKENS.key, PACKING_EFFICIENCY.step
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Calibration:
     low: float
     high: float
     runs: tuple[str, ...]
-    """MLflow runs, newest first."""
+    """Ids of runs, newest first."""
     smallest: int
     """Parameters of the smallest model among them."""
     largest: int

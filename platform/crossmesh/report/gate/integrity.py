@@ -96,7 +96,7 @@ def unproven(run_id: str, science: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def science_settings(science: Mapping[str, Any]) -> dict[str, str]:
-    """What a run's parameters must be by its science record, by name, as MLflow has them. `warmup_steps` is clamped in the record."""
+    """What a run's parameters must be by its science record, by name, as they are tracked. `warmup_steps` is clamped in the record."""
     found = {f"optim.{key}": value for key, value in science.get("optimizer", {}).items() if key != "warmup_steps"}
     lora, precision = science.get("lora", {}), science.get("precision", {})
     found |= {f"lora.{key}": lora[key] for key in ("dropout", "seed") if key in lora}
@@ -126,7 +126,7 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_settings(run: TrackedRun, file: str, settings: Mapping[str, str]) -> None:
-    """Raise `InputError` where a record (`file`) means other settings than the run's parameters, which MLflow does not change.
+    """Raise `InputError` where a record (`file`) means other settings than the run's parameters, which a tracker does not change.
 
     Args:
         run: a training.
@@ -141,11 +141,12 @@ def check_settings(run: TrackedRun, file: str, settings: Mapping[str, str]) -> N
 
 def check_spec(run: TrackedRun, spec: Mapping[str, Any]) -> None:
     """Raise `InputError` where the kept spec has another value of a key than the run's parameters."""
-    said, _ = split_long(flatten(spec), PARAM_LIMIT, "params")
-    own = dict(run.params.items())
-    for key, value in said.items():
-        if MASK not in value and key in own and own[key] != value:
-            raise _contradiction(run, f"records/spec.json has {key}={value}, and its parameter {key} is {own[key]}")
+    whole = flatten(spec)
+    short, _ = split_long(whole, PARAM_LIMIT, "params")
+    for key, value in whole.items():
+        own = run.params.get(key)
+        if own is not None and MASK not in value and own not in (value, short[key]):  # Not every tracker shortens what is long.
+            raise _contradiction(run, f"records/spec.json has {key}={short[key]}, and its parameter {key} is {own}")
 
 
 def check_examined(run: TrackedRun, record: Mapping[str, Any], result: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Which evaluation and which benchmark of MLflow belong to which training: by the digest of the adapter, or as stages of one pipeline.
+"""Which evaluation and which benchmark belong to which training: by the digest of the adapter, or as stages of one pipeline.
 
 Pure but for asking how an evaluation examined.
 """

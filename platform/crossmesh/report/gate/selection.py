@@ -1,4 +1,4 @@
-"""Which runs of MLflow a comparison is about: those named, those of a sweep, or those of an experiment. Reads; judges nothing."""
+"""Which tracked runs a comparison is about: those named, those of a sweep, or those of an experiment. Reads; judges nothing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ def trainings_of(selection: Selection) -> list[TrackedRun]:
 
 
 def named_runs(tracker: Tracker, prefixes: Sequence[str]) -> Selection:
-    """The finished runs whose MLflow ids begin so. Raises `InputError` when none or several do, or when one is not a result."""
+    """The finished runs whose ids begin so. Raises `InputError` when none or several do, or when one is not a result."""
     found = [find_run(tracker, "runs", prefix) for prefix in prefixes]
     twice = [run.run_id for run in found if found.count(run) > 1]
     if twice:
@@ -57,22 +57,22 @@ def find_run(tracker: Tracker, key: str, prefix: str) -> TrackedRun:
     run = _only(tracker, key, prefix)
     if run.status != "FINISHED" or run_kind(run) not in KINDS:
         raise InputError(
-            f"{key}={prefix!r} is the MLflow run {run.run_id} ({run.name}, {run_kind(run) or 'not ours'}, {run.status}), no finished "
-            "training, evaluation or benchmark. Allowed: runs of finetune, evaluate or benchmark that ended well; their "
+            f"{key}={prefix!r} is the {tracker.title} run {run.run_id} ({run.name}, {run_kind(run) or 'not ours'}, {run.status}), no "
+            "finished training, evaluation or benchmark. Allowed: runs of finetune, evaluate or benchmark that ended well; their "
             "`run_id` is in the job's result. For all runs of a sweep: sweep=ID."
         )
     return run
 
 
 def sweep_runs(tracker: Tracker, prefix: str) -> Selection:
-    """The finished trials of the sweep (or pipeline) whose MLflow id begins with `prefix`; the others are noted."""
+    """The finished trials of the sweep (or pipeline) whose id begins with `prefix`; the others are noted."""
     parent = _only(tracker, "sweep", prefix)
     children = tracker.children(parent.run_id)
     runs = _ordered([run for run in children if run_kind(run) in KINDS and run.status == "FINISHED"])
     if not runs:
         raise InputError(
-            f"sweep={prefix!r} is the MLflow run {parent.run_id} ({parent.name}), and no finished training, evaluation or benchmark is "
-            f"below it ({len(children)} runs are). Give the run of a sweep; single runs go into runs=[a,b]."
+            f"sweep={prefix!r} is the {tracker.title} run {parent.run_id} ({parent.name}), and no finished training, evaluation or "
+            f"benchmark is below it ({len(children)} runs are). Give the run of a sweep; single runs go into runs=[a,b]."
         )
     return Selection(f"sweep {parent.name} {parent.run_id[:_NAMED]}", runs, as_given=False, notes=_left_out(children))
 

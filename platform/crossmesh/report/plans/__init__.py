@@ -1,1 +1,1 @@
-"""Plans for people and scripts: tables, charts, files and MLflow runs."""
+"""Plans for people and scripts: tables, charts, files and runs."""

@@ -1,4 +1,4 @@
-"""Collects the points of a plan, one or a whole sweep, has some compiled, and presents them: table, JSON, files, MLflow, exit code."""
+"""Collects the points of a plan, one or a whole sweep, has some compiled, and presents them: table, JSON, files, runs, exit code."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -148,7 +148,7 @@ class Plans:
         values = plan_json(spec.name, records, notes, self._command)
         title = f"{spec.name}: plan"
         folder = Path(self._folder or spec.storage.path / "plans" / f"{spec.name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S')}")
-        if self._output == "table":  # Before files and MLflow, which take seconds.
+        if self._output == "table":  # Before files and the tracker, which take seconds.
             print_plan(title, records, notes, RichConsole(highlight=False))
             sys.stdout.flush()
         write_plan(title, records, notes, values, folder)

@@ -1,4 +1,4 @@
-"""A plan in MLflow: a point as a run with its figures, a sweep as a run with one below it for every point, and the plan's files."""
+"""A plan as it is tracked: a point as a run with its figures, a sweep as a run with one below it for every point, and the plan's files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

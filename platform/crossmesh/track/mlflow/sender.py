@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from crossmesh.track.flatten import METRICS_PER_BATCH
 from crossmesh.track.mlflow.client import TrackingPlace, translated
 from crossmesh.track.mlflow.journal import Entry
+from crossmesh.track.mlflow.limits import METRICS_PER_BATCH
 from crossmesh.track.tracked_run import TAG_VERSION
 
 _SPOOL = "files"

@@ -15,9 +15,10 @@ from typing import Any
 
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.files import digest_text, read_json
-from crossmesh.track.flatten import PARAM_LIMIT, PARAMS_PER_BATCH, TAG_LIMIT, metric_name, split_long
+from crossmesh.track.flatten import PARAM_LIMIT, split_long
 from crossmesh.track.mlflow.client import LazyClient, open_experiment, run_exists, tracking_place, translated
 from crossmesh.track.mlflow.journal import Entry
+from crossmesh.track.mlflow.limits import PARAMS_PER_BATCH, TAG_LIMIT, metric_name
 from crossmesh.track.mlflow.local_store import LocalStore
 from crossmesh.track.mlflow.sender import Sender, metric_entry, spool
 from crossmesh.track.mlflow.views import NOTE, NOTE_TAG, VIEWS

@@ -93,7 +93,7 @@ def _chart(kind: str, title: str) -> dict[str, Any]:
     return {"type": kind, "displayName": title, "deleted": False, "isGenerated": False}
 
 
-_SPEED, _LOSS, _USD = TOKENS_PER_S.mlflow, FINAL_LOSS.mlflow, USD.mlflow
+_SPEED, _LOSS, _USD = TOKENS_PER_S.key, FINAL_LOSS.key, USD.key
 _PASS = tuple(f"eval/{split}/pass_at_1" for split in ("heldout", "hard", "spec_to_rtl", "code_complete"))
 
 VIEWS = (
@@ -102,7 +102,7 @@ VIEWS = (
         "Training: loss by tokens, tokens/s by mesh, cost by quality",
         "train",
         ("backend.name", "hardware.name", *_MESH, "packing.mode"),
-        (_LOSS, _SPEED, WALL_CLOCK.mlflow, _USD, TOKENS.step),
+        (_LOSS, _SPEED, WALL_CLOCK.key, _USD, TOKENS.step),
         ("crossmesh.science", "crossmesh.system"),
         (
             line("Loss by tokens", FINAL_LOSS.step, TOKENS.step),

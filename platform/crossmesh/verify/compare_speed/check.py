@@ -54,7 +54,7 @@ def verify_compare_speed(spec: ExperimentSpec, folder: Path, console: Console, r
             compared.append(_run("compare", f"sweep={parent}", f"storage.root={storage}", f"folder={folder / 'reports'}"))
         report = Path(compared[-1].said["report"])
         digests.append([digest_file(report.with_name(name)) for name in _FILES])
-    with console.stage("where it stands, from the storage as JSON and as a table, then from MLflow"):
+    with console.stage("where it stands, from the storage as JSON and as a table, then from the tracker"):
         asked = [_run("status", f"storage.root={storage}")]
         table = _run("status", f"storage.root={storage}", output="table")
         for file in sweeps_folder(storage).rglob("*.json"):
@@ -84,7 +84,7 @@ def verify_compare_speed(spec: ExperimentSpec, folder: Path, console: Console, r
 
 
 def _keep_state(storage: Path, parent: str, runs: int) -> None:
-    """Let the storage and MLflow have where the sweep stands, as its driver does."""
+    """Let the storage and the tracker have where the sweep stands, as its driver does."""
     points = tuple(
         Point(f"{number:016x}", f"optim.seed={number}", (f"optim.seed={number}",), DONE, step=STEPS, steps=STEPS, loss=0.1, seconds=60.0)
         for number in range(runs)

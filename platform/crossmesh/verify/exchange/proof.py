@@ -1,4 +1,4 @@
-"""The proof of a user's adapter as an artifact: beside the check's files, on the adapter's own MLflow run, and in the model registry."""
+"""The proof of a user's adapter as an artifact: beside the check's files, on the adapter's own run, and in the model registry."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ _ALIAS = "proven"
 
 
 def keep_proof(result: CheckResult, folder: Path, run_id: str, spec: ExperimentSpec) -> CheckResult:
-    """Write `result` to `proof.json` in `folder` and, when `run_id` names the run that trained the adapter, to MLflow.
+    """Write `result` to `proof.json` in `folder` and, when `run_id` names the run that trained the adapter, to that run.
 
     A passing proof also makes the adapter a version of a registered model, named after its base, with the proof's verdict and digests as
     tags and the alias `proven`. Returns the result with the name and number of that version among its figures.

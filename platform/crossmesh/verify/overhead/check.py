@@ -68,7 +68,7 @@ def verify_train_overhead(spec: ExperimentSpec, folder: Path, console: Console, 
         measured["jax"]["starts"] = _starts(spec, request, sizes.start_weights, folder, stage)
     with ray_session(spec.storage):
         for backend, found in measured.items():
-            with console.stage(f"{backend}: a whole run under Ray Train and MLflow") as stage:
+            with console.stage(f"{backend}: a whole run under Ray Train, tracked") as stage:
                 found["run"] = outside_share(spec, backend, sizes.weights, sizes.run_steps, folder / f"run-{backend}", stage)
     return judge(measured, {"sizes": asdict(sizes)})
 

@@ -1,7 +1,8 @@
 """A real training run, timed from outside: how much of it after start-up is not spent in `backend.step`.
 
-The trial runs as `crossmesh finetune` runs it: Ray Train, the one loop, checkpoints, events, MLflow with system metrics. A step's own event
-says how long batch building and `backend.step` took together; what building takes is measured here, by building the same batches again.
+The trial runs as `crossmesh finetune` runs it: Ray Train, the one loop, checkpoints, events, tracking with system metrics. A step's own
+event says how long batch building and `backend.step` took together; what building takes is measured here, by building the same batches
+again.
 """
 
 import time

@@ -1,7 +1,7 @@
 """Runs that are killed and started again end as if nothing had happened.
 
 A worker is killed, then the driver, then a bit of the newest checkpoint is flipped; the rerun must continue from the checkpoint before it.
-Losses and adapter must be those of an uninterrupted run bit for bit, and MLflow must have each metric of each step once.
+Losses and adapter must be those of an uninterrupted run bit for bit, and the run must have each metric of each step once.
 """
 
 from collections.abc import Mapping, Sequence

@@ -20,7 +20,7 @@ _METRICS = "train/"
 
 
 def main(folder: Path) -> None:
-    """Run the trial; say the session's folder, every event, and at the end what the run and MLflow hold."""
+    """Run the trial; say the session's folder, every event, and at the end what the run and its tracker hold."""
     channel = sys.stdout
 
     def say(**values: object) -> None:

@@ -22,7 +22,7 @@ from crossmesh.report.gate.integrity import (
     unproven,
 )
 from crossmesh.report.variants import RunRecord
-from crossmesh.track.flatten import flatten
+from crossmesh.track.flatten import PARAM_LIMIT, flatten, split_long
 from crossmesh.track.tracked_run import (
     TAG_ADAPTER,
     TAG_EVALUATION,
@@ -209,3 +209,13 @@ def test_a_kept_spec_that_was_edited_is_refused():
     kept["data"]["max_rows"] = 7
     with pytest.raises(InputError, match=r"records/spec\.json has data\.max_rows=7, and its parameter data\.max_rows is "):
         check_spec(WHOLE, kept)
+
+
+def test_a_long_value_of_a_spec_may_be_kept_whole_or_as_an_artifact():
+    kept, long = json.loads(json.dumps(asdict(SPEC))), "x" * (PARAM_LIMIT + 1)
+    kept["eval"]["path"], key = long, "eval.path"
+    short, _ = split_long({key: long}, PARAM_LIMIT, "params")
+    for value in (long, short[key]):
+        check_spec(replace(WHOLE, params={**PARAMS, key: value}), kept)
+    with pytest.raises(InputError, match=r"records/spec\.json has eval\..*=artifact params/eval\."):
+        check_spec(replace(WHOLE, params={**PARAMS, key: long + "y"}), kept)

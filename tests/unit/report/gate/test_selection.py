@@ -18,7 +18,10 @@ RUNS = {
 
 
 class Store:
-    uri, ui_command = "sqlite:////mlflow.db", "mlflow ui"
+    uri, ui_command, title = "sqlite:////mlflow.db", "mlflow ui", "MLflow"
+
+    def require_kept(self, key: str, value: object) -> None:
+        """Runs outlive their job."""
 
     def has_run(self, run_id: str) -> bool:
         return run_id in RUNS
