@@ -23,12 +23,19 @@ class InputError(CrossmeshError, ValueError):
 
 
 class ChoiceError(InputError):
-    """A value that is none of those that its key takes."""
+    """A value that is none of those that its key takes.
 
-    def __init__(self, message: str, key: str, allowed: tuple[str, ...]) -> None:
+    Attributes:
+        key: dotted name of the key.
+        allowed: what crossmesh itself has for it.
+        extensible: whether other packages may add to that.
+    """
+
+    def __init__(self, message: str, key: str, allowed: tuple[str, ...], *, extensible: bool = False) -> None:
         super().__init__(message)
         self.key = key
         self.allowed = allowed
+        self.extensible = extensible
 
 
 class RejectedError(CrossmeshError):

@@ -12,7 +12,7 @@ from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
-from crossmesh.errors import InputError, closest_name
+from crossmesh.errors import ChoiceError, InputError, closest_name, require_choice
 
 T = TypeVar("T")
 
@@ -35,6 +35,13 @@ class Registry(Generic[T]):
     def names(self) -> tuple[str, ...]:
         """All names, those of crossmesh first. Nothing is imported."""
         return tuple(self._found)
+
+    def require(self, key: str, name: str) -> None:
+        """Raise `ChoiceError` unless an implementation has the name that `key` gives. Nothing is imported."""
+        try:
+            require_choice(key, name, self.names)
+        except ChoiceError as error:
+            raise ChoiceError(str(error), key, tuple(sorted(self.builtin)), extensible=True) from None
 
     def load(self, name: str) -> T:
         """Import the implementation called `name` and return it.

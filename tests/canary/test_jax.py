@@ -1,22 +1,19 @@
 """Private parts of Qwix and Tunix, and the modules of Tunix that become others."""
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import pytest
 import qwix
 from flax import nnx
 
-import crossmesh.models
 from crossmesh.compat import qwix_jax, tunix_modules
-from crossmesh.files import parse_json, write_json
-from crossmesh.models.families.registry import read_architecture
-from crossmesh.models.families.registry_jax import make_model
+from crossmesh.models.families.registry import parse_architecture
 from crossmesh.models.jax.layers_jax import ModelConfig
+from crossmesh.models.jax.tunix_jax import make_model
+from crossmesh.models.weights.random_weights import architecture_config, architecture_names
 
 pytestmark = pytest.mark.canary
-TINY = sorted((Path(crossmesh.models.__file__).parent / "architectures").glob("tiny_*.json"))
+TINY = [name for name in architecture_names() if name.startswith("tiny_")]
 
 
 def test_what_qwix_finds_out():
@@ -52,16 +49,16 @@ def test_not_intercepted():
     assert called == []
 
 
-@pytest.mark.parametrize("file", TINY, ids=lambda file: file.stem)
-def test_become(file, tmp_path):
-    write_json(tmp_path / "config.json", parse_json(file.read_bytes()))
-    model = nnx.eval_shape(lambda: make_model(read_architecture(tmp_path), ModelConfig(remat="layer", quantization="nf4")))
+@pytest.mark.parametrize("name", TINY)
+def test_become(name):
+    architecture = parse_architecture(architecture_config(name), name)
+    model = nnx.eval_shape(lambda: make_model(architecture, ModelConfig(remat="layer", quantization="nf4")))
     layer = model.layers[0]
     assert type(layer.attn).__module__.startswith("crossmesh.")
     assert type(model).__module__.startswith("crossmesh.")
     products = [module for _, module in layer.iter_modules() if hasattr(module, "makes_whole")]
     assert products
-    if file.stem in ("tiny_gemma3", "tiny_gemma4"):
+    if name in ("tiny_gemma3", "tiny_gemma4"):
         assert callable(tunix_modules.query_norm(layer.attn))
         assert callable(tunix_modules.key_norm(layer.attn))
         tunix_modules.drop_norms(layer.attn)

@@ -13,38 +13,24 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import save_file
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    Gemma2Config,
-    Gemma3Config,
-    Gemma3TextConfig,
-    Gemma4Config,
-    Gemma4TextConfig,
-    LlamaConfig,
-    MistralConfig,
-    Qwen2Config,
-    Qwen3Config,
-    Qwen3MoeConfig,
-)
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModel, AutoModelForCausalLM, Gemma3TextConfig
 from tunix.models.gemma3 import model as gemma3
 from tunix.models.qwen3 import model as qwen3
 
 from crossmesh.errors import InputError
 from crossmesh.files import read_json, write_json
 from crossmesh.hardware.mesh import MeshShape
-from crossmesh.models.families.config_keys import FREE, KEYS
-from crossmesh.models.families.registry import FAMILIES, parse_architecture, read_architecture
+from crossmesh.models.families.config_keys import FREE
+from crossmesh.models.families.registry import check_backend, families, parse_architecture, read_architecture
 from crossmesh.models.families.rope import frequencies
 from crossmesh.models.jax import tunix_jax
 from crossmesh.models.jax.layers_jax import ModelConfig
 from crossmesh.models.probe import compare, probe_tokens
-from crossmesh.models.supported import check_backend
 from crossmesh.models.targets import all_weights
 from crossmesh.models.torch.hf_torch import reference_logits
 from crossmesh.models.weights.cut import TOKENS_FILE, write_cut
 from crossmesh.models.weights.random_weights import architecture_config, write_random
+from crossmesh.verify.exchange.check import tiny_models
 
 pytestmark = pytest.mark.integration
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
@@ -122,17 +108,7 @@ def jax_logits(folder: Path, tokens: np.ndarray) -> np.ndarray:
     return np.asarray(jax.jit(lambda *values: tunix_jax.all_logits(structure, *values))(*arrays, tokens, positions, np.ones_like(tokens)))
 
 
-CUTS = (
-    "tiny_gemma2",
-    "tiny_gemma3",
-    "tiny_gemma4",
-    "tiny_gemma4_e2b",
-    "tiny_gemma4_moe",
-    "tiny_llama",
-    "tiny_mistral",
-    "tiny_qwen2",
-    "tiny_qwen3_moe",
-)
+CUTS = tuple(sorted(tiny_models()))
 
 
 @pytest.mark.parametrize("name", [CUTS[0], *(pytest.param(name, marks=pytest.mark.full) for name in CUTS[1:])])
@@ -196,27 +172,14 @@ def test_every_rotation_is_that_of_transformers(name: str, rope: dict[str, Any],
     assert scaling == pytest.approx(rotary.attention_scaling, rel=1e-9)
 
 
-CLASSES = {
-    "llama": (LlamaConfig,),
-    "mistral": (MistralConfig,),
-    "qwen2": (Qwen2Config,),
-    "qwen3": (Qwen3Config,),
-    "qwen3_moe": (Qwen3MoeConfig,),
-    "gemma2": (Gemma2Config,),
-    "gemma3": (Gemma3TextConfig, Gemma3Config),
-    "gemma4": (Gemma4TextConfig, Gemma4Config),
-}
-
-
 def test_every_key_of_every_familys_config_is_computed_fixed_or_free() -> None:
-    assert CLASSES.keys() == FAMILIES.keys() == KEYS.keys()
-    for family, classes in CLASSES.items():
-        keys = KEYS[family]
+    for family in families().values():
+        keys = family.keys
         assert not keys.computed & keys.fixed.keys()
-        assert not (keys.computed | keys.fixed.keys()) & FREE.keys(), family
-        for one in classes:
+        assert not (keys.computed | keys.fixed.keys()) & FREE.keys(), family.name
+        for one in (CONFIG_MAPPING[kind] for kind in family.model_types):
             names = {field.name for field in fields(one)} | one().to_dict().keys()
-            assert names - keys.computed - keys.fixed.keys() - FREE.keys() == set(), (family, one)
+            assert names - keys.computed - keys.fixed.keys() - FREE.keys() == set(), one
 
 
 def test_what_a_gemma3_config_leaves_out_is_what_transformers_takes() -> None:
@@ -226,7 +189,7 @@ def test_what_a_gemma3_config_leaves_out_is_what_transformers_takes() -> None:
 
 
 def test_tunix_still_differs_from_transformers() -> None:
-    """The reasons for `DenseAttention.theta` and for `gemma3_jax.py`. When this fails, see which work-around can go."""
+    """The reasons for `DenseAttention.theta` and for `gemma3/model_jax.py`. When this fails, see which work-around can go."""
     assert "rope_theta" not in inspect.getsource(qwen3.Attention)
     assert "itertools.cycle(GEMMA3_ATTENTION_PATTERN)" in inspect.getsource(gemma3.Gemma3)
     assert "float32" not in inspect.getsource(gemma3.RMSNorm)

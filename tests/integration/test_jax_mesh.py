@@ -22,24 +22,26 @@ from crossmesh.data.batches import Row
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import AXES, MeshShape
 from crossmesh.models.families.registry import read_architecture
-from crossmesh.models.families.registry_jax import make_model
 from crossmesh.models.jax import tunix_jax
 from crossmesh.models.jax.layers_jax import ModelConfig
+from crossmesh.models.jax.tunix_jax import make_model
 from crossmesh.models.lora_masks import step_key
 from crossmesh.models.placement import weight_axes
 from crossmesh.models.targets import all_weights
 from crossmesh.train.backend import StepMetrics
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.step_jax import summed_loss
+from crossmesh.verify.exchange.check import tiny_models
 from jax_runs import ROWS, batch_of, setup_of, started, steps
 from random_rows import packed, ragged, rows, unpacked
 
 pytestmark = pytest.mark.integration
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
+TINY = {name.removeprefix("tiny_") for name in tiny_models()}
 LIGHT = pytest.mark.parametrize("probed_model", ["llama", pytest.param("gemma4", marks=pytest.mark.full)], indirect=True)
 """The family that compiles sooner in `make test`, both in `make test-full`."""
 VARIANTS = [pytest.param(name, marks=pytest.mark.full) for name in ("gemma4_moe", "gemma4_e2b")]
-OTHERS = [*VARIANTS, *(pytest.param(name, marks=pytest.mark.full) for name in ("gemma2", "gemma3", "qwen2", "qwen3", "qwen3_moe"))]
+OTHERS = [pytest.param(name, marks=pytest.mark.full) for name in sorted(TINY - {"llama", "gemma4"})]
 EIGHT = MeshShape(data=1, fsdp=2, tp=2, dcn=2)
 MESHES = (
     MeshShape(1, 8, 1),

@@ -26,7 +26,8 @@ MODELS = (
     "llama",
     *(
         pytest.param(name, marks=pytest.mark.full)
-        for name in ("gemma4", "gemma4_moe", "gemma4_e2b", "gemma2", "gemma3", "qwen2", "qwen3", "qwen3_moe")
+        for name in sorted(name.removeprefix("tiny_") for name in tiny_models())
+        if name != "llama"
     ),
 )
 

@@ -16,6 +16,7 @@ from crossmesh.models.torch.lora_masks_torch import LoraDropout, LoraMasks
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
 from crossmesh.train.torch_backend import TorchBackend
+from crossmesh.verify.exchange.check import tiny_models
 from random_rows import packed, rows, unpacked
 
 pytestmark = pytest.mark.integration
@@ -27,7 +28,8 @@ MODELS = pytest.mark.parametrize(
         "gemma4",
         *(
             pytest.param(name, marks=pytest.mark.full)
-            for name in ("gemma4_moe", "gemma4_e2b", "gemma2", "gemma3", "qwen2", "qwen3", "qwen3_moe")
+            for name in sorted(name.removeprefix("tiny_") for name in tiny_models())
+            if name not in ("llama", "gemma4")
         ),
     ],
     indirect=True,

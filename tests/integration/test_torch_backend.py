@@ -38,7 +38,7 @@ from random_rows import packed, ragged, rows, unpacked
 
 pytestmark = pytest.mark.integration
 FAMILIES = ("llama", "gemma4")
-OTHERS = ("gemma4_moe", "gemma4_e2b", "gemma2", "gemma3", "qwen2", "qwen3", "qwen3_moe")
+OTHERS = [name.removeprefix("tiny_") for name in tiny_models() if name not in ("tiny_llama", "tiny_gemma4")]
 LENGTH = 48
 VARIANTS = pytest.mark.parametrize(
     "folder",

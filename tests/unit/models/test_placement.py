@@ -1,15 +1,12 @@
 """Where tensors lie on the mesh, what does not divide, and what replication costs."""
 
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import crossmesh.models
 from crossmesh.config.training import LORA_TARGETS, LoraSpec, ModelSpec, default_torch_kernel
 from crossmesh.errors import InputError
-from crossmesh.files import read_json
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families.registry import parse_architecture
@@ -22,8 +19,7 @@ MODEL = ModelSpec(family="gemma4", dtype="bfloat16")
 
 
 def architecture_of(name: str) -> Architecture:
-    path = Path(crossmesh.models.__file__).parent / "architectures" / f"{name}.json"
-    return parse_architecture(read_json(path), str(path))
+    return parse_architecture(architecture_config(name), name)
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +104,7 @@ def test_four_bit_blocks_are_64_values_of_a_row_of_the_checkpoint() -> None:
 
 
 def test_weights_that_four_bit_blocks_do_not_divide_are_refused_on_both_backends() -> None:
-    odd = parse_architecture(
-        {**read_json(Path(crossmesh.models.__file__).parent / "architectures/tiny_llama.json"), "intermediate_size": 251}, "x"
-    )
+    odd = parse_architecture({**architecture_config("tiny_llama"), "intermediate_size": 251}, "x")
     for backend in ("jax", "torch"):
         with pytest.raises(
             InputError, match=r"layers.0.mlp.down_proj.weight has 251 input features, which cannot be cut into blocks of 64"

@@ -8,26 +8,26 @@ refused where it means something in another family, as another engine may read i
 import functools
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from crossmesh.errors import InputError
-from crossmesh.models.architecture import Json
+from crossmesh.models.architecture import Family, Json
 
 _log = logging.getLogger(__name__)
 
 
-def _words(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
+    """The words of `text`."""
     return frozenset(text.split())
 
 
-_SIZES = _words(
+SIZES = words(
     "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads max_position_embeddings "
     "rms_norm_eps tie_word_embeddings model_type"
 )
-_ROPES = _words("rope_parameters rope_scaling rope_theta partial_rotary_factor original_max_position_embeddings")
-_WINDOWS = _words("sliding_window layer_types use_sliding_window max_window_layers")
-_NONE = (None, False, 0)
+ROPES = words("rope_parameters rope_scaling rope_theta partial_rotary_factor original_max_position_embeddings")
+WINDOWS = words("sliding_window layer_types use_sliding_window max_window_layers")
+NONE = (None, False, 0)
 
 FREE: Mapping[str, str] = {
     **dict.fromkeys(
@@ -37,7 +37,7 @@ FREE: Mapping[str, str] = {
     **dict.fromkeys(("initializer_range", "initializer_factor", "_init_weights"), "of weights that are drawn, not read"),
     **dict.fromkeys(("dtype", "torch_dtype"), "model.dtype says it"),
     **dict.fromkeys(
-        _words(
+        words(
             "architectures transformers_version _name_or_path name_or_path auto_map id2label label2id problem_type "
             "task_specific_params finetuning_task license unsloth_version unsloth_fixed _sliding_window_pattern"
         ),
@@ -52,7 +52,7 @@ FREE: Mapping[str, str] = {
         ("mm_tokens_per_image", "vision_config", "audio_config", "vision_soft_tokens_per_image"), "no part of the text decoder"
     ),
     **dict.fromkeys(
-        _words(
+        words(
             "boi_token_index eoi_token_index image_token_index boi_token_id eoi_token_id image_token_id video_token_id "
             "boa_token_id eoa_token_index eoa_token_id audio_token_id"
         ),
@@ -62,77 +62,31 @@ FREE: Mapping[str, str] = {
 """Keys that change nothing here, with the reason."""
 
 
-@dataclass(frozen=True)
-class ConfigKeys:
-    """The keys of one family beside those that are free."""
-
-    computed: frozenset[str]
-    fixed: Mapping[str, tuple[Any, ...]]
-    """By key, the values that are computed; absent counts as the first."""
-
-
-_FIXED: Mapping[str, tuple[Any, ...]] = {
-    "attention_dropout": _NONE,
-    "hidden_dropout": _NONE,
-    "is_encoder_decoder": _NONE,
-    "is_decoder": (*_NONE, True),
-    "add_cross_attention": _NONE,
+FIXED: Mapping[str, tuple[Any, ...]] = {
+    "attention_dropout": NONE,
+    "hidden_dropout": NONE,
+    "is_encoder_decoder": NONE,
+    "is_decoder": (*NONE, True),
+    "add_cross_attention": NONE,
 }
-_DENSE = {**_FIXED, "hidden_act": ("silu", None), "attention_bias": _NONE, "mlp_bias": _NONE}
-_GEMMA = {**_FIXED, "attention_bias": _NONE, "hidden_activation": ("gelu_pytorch_tanh", None), "attn_logit_softcapping": _NONE}
+DENSE = {**FIXED, "hidden_act": ("silu", None), "attention_bias": NONE, "mlp_bias": NONE}
+GEMMA = {**FIXED, "attention_bias": NONE, "hidden_activation": ("gelu_pytorch_tanh", None), "attn_logit_softcapping": NONE}
 
-KEYS: Mapping[str, ConfigKeys] = {
-    "llama": ConfigKeys(_SIZES | _ROPES | {"head_dim"}, _DENSE),
-    "mistral": ConfigKeys(_SIZES | _ROPES | {"head_dim", "sliding_window"}, _DENSE),
-    "qwen2": ConfigKeys(_SIZES | _ROPES | _WINDOWS | {"head_dim"}, {**_DENSE, "attention_bias": (*_NONE, True)}),
-    "qwen3": ConfigKeys(_SIZES | _ROPES | _WINDOWS | {"head_dim"}, _DENSE),
-    "qwen3_moe": ConfigKeys(
-        _SIZES
-        | _ROPES
-        | _words("head_dim num_experts num_local_experts num_experts_per_tok moe_intermediate_size norm_topk_prob")
-        | _words("sliding_window max_window_layers"),  # Of windows, which are off.
-        {**_DENSE, "use_sliding_window": _NONE, "decoder_sparse_step": (1, None), "mlp_only_layers": (None, [])},
-    ),
-    "gemma2": ConfigKeys(
-        _SIZES
-        | _ROPES
-        | _words("head_dim sliding_window layer_types query_pre_attn_scalar final_logit_softcapping attn_logit_softcapping"),
-        # `hidden_act` of the published files is not read by transformers.
-        {
-            **{key: value for key, value in _GEMMA.items() if key != "attn_logit_softcapping"},
-            "use_bidirectional_attention": _NONE,
-            "hidden_act": ("gelu_pytorch_tanh", "gelu", None),
-        },
-    ),
-    "gemma3": ConfigKeys(
-        _SIZES
-        | _ROPES
-        | _words("head_dim sliding_window sliding_window_pattern layer_types rope_local_base_freq query_pre_attn_scalar")
-        | {"final_logit_softcapping", "text_config"},
-        # `hidden_act` of the first published files is not read by transformers.
-        {**_GEMMA, "use_bidirectional_attention": _NONE, "hidden_act": ("gelu_pytorch_tanh", "gelu", None)},
-    ),
-    "gemma4": ConfigKeys(
-        _SIZES
-        | _words("rope_parameters head_dim global_head_dim num_global_key_value_heads per_layer_config sliding_window layer_types")
-        | _words("final_logit_softcapping attention_k_eq_v num_kv_shared_layers enable_moe_block use_double_wide_mlp num_experts")
-        | _words("top_k_experts moe_intermediate_size hidden_size_per_layer_input vocab_size_per_layer_input text_config"),
-        {**_GEMMA, "use_bidirectional_attention": (*_NONE, "vision")},
-    ),
-}
-"""By family."""
-_ELSEWHERE = frozenset(key for keys in KEYS.values() for key in (*keys.computed, *keys.fixed)) | {
+_OTHERS = frozenset({
     "quantization_config", "logit_scale", "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling",
     "scale_depth", "scale_emb", "dim_model_base", "attention_chunk_size", "no_rope_layers", "nope_layers", "num_local_experts",
     "num_experts_per_tok", "shared_expert_intermediate_size", "n_shared_experts", "first_k_dense_replace", "qk_layernorm",
     "use_qk_norm", "clip_qkv", "alibi", "resid_pdrop", "embd_pdrop", "longrope", "rope_interleaved",
-}  # fmt: skip
-"""Keys with a meaning in some model: where the family has no use for one, engines may not agree on it."""
+})  # fmt: skip
+"""Keys with a meaning in some model that no family here reads."""
 
 
-def check_keys(family: str, config: Json, origin: str) -> None:
-    """Raise `InputError` for the first key of `config` that is not computed as it says; name those that nobody knows, once."""
-    keys, unknown = KEYS[family], []
+def check_keys(family: Family, config: Json, origin: str, elsewhere: frozenset[str]) -> None:
+    """Raise `InputError` for the first key of `config` that is not computed as it says; name those that nobody knows, once.
+
+    `elsewhere`: keys of other families. Where this one has no use for such a key, engines may not agree on what it means.
+    """
+    keys, unknown = family.keys, []
     for key, value in config.items():
         if key in keys.fixed:
             allowed = keys.fixed[key]
@@ -141,15 +95,15 @@ def check_keys(family: str, config: Json, origin: str) -> None:
                 raise InputError(f"{origin}: {key}={value!r} is not supported by crossmesh. Allowed: {shown}.")
         elif key in keys.computed or key in FREE or value is None or value is False:
             continue
-        elif key in _ELSEWHERE:
+        elif key in elsewhere or key in _OTHERS:
             raise InputError(
-                f"{origin}: {key}={value!r} is not a key of a {family} model, and engines may not agree on what it means. "
+                f"{origin}: {key}={value!r} is not a key of a {family.name} model, and engines may not agree on what it means. "
                 f"Allowed: absent. Remove it from a copy of the model where it means nothing."
             )
         else:
             unknown.append(key)
     if unknown:
-        _name_unknown(origin, family, tuple(sorted(unknown)))
+        _name_unknown(origin, family.name, tuple(sorted(unknown)))
 
 
 @functools.lru_cache(maxsize=256)

@@ -20,15 +20,12 @@ from crossmesh.models.architecture import (
 from crossmesh.models.families.config_json import read_size
 from crossmesh.models.families.rope import read_rope
 
-_POSITIONS = {"llama": 2048, "mistral": 131_072, "qwen2": 32_768, "qwen3": 32_768, "qwen3_moe": 32_768}
-"""Where the config does not say (`max_position_embeddings` of the family's config class)."""
 
-
-def read_dense(family: str, config: Json, origin: str, head_dim: int, windows: tuple[int, ...] = ()) -> Architecture:
+def read_dense(family: str, config: Json, origin: str, positions: int, head_dim: int, windows: tuple[int, ...] = ()) -> Architecture:
     """Read a config of `family`.
 
-    `head_dim` is what the family takes where the config has none, 0 for the hidden size over the heads; `windows` says for each layer how
-    many tokens it sees, 0 for all of them, as does leaving it out.
+    `positions` and `head_dim` are what the family takes where the config has none, the second 0 for the hidden size over the heads;
+    `windows` says for each layer how many tokens it sees, 0 for all of them, as does leaving it out.
     """
     heads = read_size(config, "num_attention_heads", origin)
     hidden = read_size(config, "hidden_size", origin)
@@ -36,7 +33,7 @@ def read_dense(family: str, config: Json, origin: str, head_dim: int, windows: t
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
     outside = {key: config[key] for key in ("rope_theta", "partial_rotary_factor") if config.get(key) is not None}
     trained = {key: config[key] for key in ("original_max_position_embeddings",) if config.get(key) is not None}
-    positions = config.get("max_position_embeddings", _POSITIONS[family])
+    positions = config.get("max_position_embeddings", positions)
     rope = read_rope({"rope_theta": 10_000.0, **outside, **given, **trained}, origin, positions)
     if rope.fraction != 1 or rope.kind == "proportional":
         raise InputError(

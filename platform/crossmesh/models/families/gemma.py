@@ -58,3 +58,12 @@ def gemma_norms(architecture: Architecture, index: int, norms: Mapping[str, str]
     for name in heads:
         head_dim = architecture.layers[index].head_dim
         yield Weight(f"{hf}self_attn.{name}_norm", "weight", (*path, "attn", ours_of[name]), "scale", (head_dim,), dims=(dim,))
+
+
+def check_tied(architecture: Architecture) -> None:
+    """Raise `InputError` where the output projection is not the embedding, as it is in all of Tunix's Gemmas."""
+    if not architecture.tied:
+        name = architecture.family.replace("gemma", "Gemma ")
+        raise InputError(
+            f"This {name} has tie_word_embeddings=false, which the JAX backend (Tunix 0.1.7) does not compute. Use backend=torch."
+        )

@@ -3,25 +3,16 @@
 Pure JSON to frozen values: neither transformers nor any weights are needed, so drivers and planners can read it too.
 """
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 
+from crossmesh.config.training import FAMILIES
 from crossmesh.errors import InputError, reading
 from crossmesh.files import read_json
 from crossmesh.models.architecture import Architecture, Family, Json
 from crossmesh.models.families.config_keys import check_keys
-from crossmesh.models.families.gemma2 import family as gemma2
-from crossmesh.models.families.gemma3 import family as gemma3
-from crossmesh.models.families.gemma4 import family as gemma4
-from crossmesh.models.families.llama import family as llama
-from crossmesh.models.families.mistral import family as mistral
-from crossmesh.models.families.qwen2 import family as qwen2
-from crossmesh.models.families.qwen3 import family as qwen3
-from crossmesh.models.families.qwen3_moe import family as qwen3_moe
 
-_FAMILIES = (llama.FAMILY, mistral.FAMILY, gemma2.FAMILY, gemma3.FAMILY, gemma4.FAMILY, qwen2.FAMILY, qwen3.FAMILY, qwen3_moe.FAMILY)
-FAMILIES = {family.name: family for family in _FAMILIES}
-_BY_TYPE = {kind: family for family in FAMILIES.values() for kind in family.model_types}
 _REFUSED = {
     "gpt_oss": "its published weights are 4-bit (MXFP4), its attention has sinks that no kernel of the JAX backend computes, and vLLM "
     "renders its conversations with openai_harmony, not with the chat template, so that what is trained would not be what is served",
@@ -31,7 +22,28 @@ _REFUSED = {
 
 def family_of(architecture: Architecture) -> Family:
     """The family of a model."""
-    return FAMILIES[architecture.family]
+    family: Family = FAMILIES.load(architecture.family)
+    return family
+
+
+@functools.cache
+def families() -> Mapping[str, Family]:
+    """All families by name, those of other packages last."""
+    loaded: dict[str, Family] = {name: FAMILIES.load(name) for name in FAMILIES.names}
+    types = [kind for family in loaded.values() for kind in family.model_types]
+    if doubled := sorted({kind for kind in types if types.count(kind) > 1}):
+        names = " and ".join(name for name, family in loaded.items() if doubled[0] in family.model_types)
+        raise InputError(f"The model families {names} both read model_type={doubled[0]!r}. Uninstall the package of one of them.")
+    return loaded
+
+
+def check_backend(architecture: Architecture, backend: str) -> None:
+    """Raise `InputError` for what `backend` (`jax` or `torch`) does not compute as transformers does.
+
+    Pure, so that planners and drivers refuse it before a device is taken.
+    """
+    if backend == "jax":
+        family_of(architecture).check_jax(architecture)
 
 
 def read_architecture(folder: Path) -> Architecture:
@@ -48,19 +60,20 @@ def read_architecture(folder: Path) -> Architecture:
 
 def parse_architecture(config: Json, origin: str) -> Architecture:
     """Turn a Hugging Face config into an `Architecture`; `origin` names the config in error messages."""
-    kind = config.get("model_type")
+    kind, by_type = config.get("model_type"), {one: family for family in families().values() for one in family.model_types}
     if why := _REFUSED.get(str(kind)):
-        raise InputError(f"{origin}: {kind} models are not trained and served here: {why}. Allowed: {', '.join(sorted(_BY_TYPE))}.")
+        raise InputError(f"{origin}: {kind} models are not trained and served here: {why}. Allowed: {', '.join(sorted(by_type))}.")
     if config.get("quantization_config") or _text_of(config).get("quantization_config"):
         raise InputError(f"{origin}: the weights are quantized (quantization_config). Give an unquantized checkpoint.")
-    if kind not in _BY_TYPE:
+    if kind not in by_type:
         raise InputError(
-            f"{origin}: model_type={kind!r} is not a family that crossmesh trains and serves. Allowed: {', '.join(sorted(_BY_TYPE))}."
+            f"{origin}: model_type={kind!r} is not a family that crossmesh trains and serves. Allowed: {', '.join(sorted(by_type))}."
         )
-    family = _BY_TYPE[kind]
-    check_keys(family.name, config, origin)
+    family = by_type[kind]
+    elsewhere = frozenset(key for other in families().values() for key in (*other.keys.computed, *other.keys.fixed))
+    check_keys(family, config, origin, elsewhere)
     if text := _text_of(config):
-        check_keys(family.name, text, f"{origin}: text_config")
+        check_keys(family, text, f"{origin}: text_config", elsewhere)
         if bool(text.get("tie_word_embeddings", True)) != bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", True))):
             raise InputError(f"{origin}: tie_word_embeddings is not the same in text_config, and engines do not agree on which one counts.")
     return family.read(config, origin)

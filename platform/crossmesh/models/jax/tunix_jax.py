@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import jax
@@ -24,8 +25,7 @@ from crossmesh.config.training import LoraSpec
 from crossmesh.errors import InputError
 from crossmesh.hardware.mesh import AXES, BATCH_AXES, MeshShape
 from crossmesh.models.architecture import Architecture, Weight
-from crossmesh.models.families.registry import family_of
-from crossmesh.models.families.registry_jax import make_model
+from crossmesh.models.families.registry import check_backend, family_of
 from crossmesh.models.jax.layers_jax import DTYPES, ModelConfig
 from crossmesh.models.jax.lora_jax import apply_lora, put_masks
 from crossmesh.models.jax.nf4_jax import abstract_nf4, quantise
@@ -39,6 +39,15 @@ from crossmesh.models.weights.spelling import locate
 Path_ = tuple[str | int, ...]
 """Where an array sits in the model, from the model down."""
 HostArray = npt.NDArray[Any]
+
+
+def make_model(architecture: Architecture, settings: ModelConfig) -> Any:
+    """The JAX model of `architecture`, giving hidden states. Call it under `nnx.eval_shape`, or it draws weights.
+
+    Raises `InputError` for what is not computed as the Hugging Face model does.
+    """
+    check_backend(architecture, "jax")
+    return resolve_name(family_of(architecture).jax)(architecture, settings)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from crossmesh.models.architecture import Architecture
+from crossmesh.models.families.registry import family_of
 
 IntArray = npt.NDArray[np.int32]
 
@@ -42,7 +43,7 @@ def attention_inputs(
     """
     arguments = _inputs_by_kind(kernel, architecture, dtype, positions, segment_ids, device)
     masks = arguments["attention_mask"]
-    if architecture.family == "mistral" and isinstance(masks, dict):  # Its decoder takes one mask: all layers have the window.
+    if isinstance(masks, dict) and family_of(architecture).one_mask:
         return {**arguments, "attention_mask": masks["sliding_attention"]}
     return arguments
 

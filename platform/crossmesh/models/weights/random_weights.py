@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 
 from crossmesh.errors import InputError, require_choice
 from crossmesh.files import digest_text, write_json
-from crossmesh.models.families.registry import parse_architecture
+from crossmesh.models.families.registry import families, family_of, parse_architecture
 from crossmesh.models.targets import all_weights, parameter_count
 
 FloatArray = npt.NDArray[np.float32]
@@ -37,27 +37,25 @@ _END_OF_TURN = 4
 """Token `<|end|>` of the tiny tokenizer."""
 _EMBEDDING_STD = 0.25
 _BIAS_STD = 0.5
-_CENTRED = ("gemma2", "gemma3")
-"""Families that keep the scale of a norm as its distance from 1."""
 _LOCATION = re.compile(r"(?P<architecture>[a-z0-9_]+)@(?P<seed>[0-9]+)")
 
 
 def architecture_names() -> tuple[str, ...]:
-    """Names of the architecture files that come with crossmesh."""
-    return tuple(sorted(entry.name.removesuffix(".json") for entry in _data("architectures").iterdir() if entry.name.endswith(".json")))
+    """Names of the architectures that come with crossmesh and with families of other packages."""
+    return tuple(sorted(_architecture_files()))
 
 
 def architecture_config(name: str) -> dict[str, Any]:
     """The Hugging Face config of a shipped architecture, e.g. `gemma4_31b`."""
     require_choice("architecture", name, architecture_names())
-    config: dict[str, Any] = json.loads(_data("architectures").joinpath(f"{name}.json").read_text(encoding="utf-8"))
+    config: dict[str, Any] = json.loads(_architecture_files()[name].read_text(encoding="utf-8"))
     return config
 
 
 def random_version(location: str) -> str:
     """Return a text that changes whenever `write_random` would write something else for `location` (`architecture@seed`)."""
     name, seed = _parse(location)
-    files = [_data("architectures").joinpath(f"{name}.json"), *(_data("tiny_tokenizer").joinpath(file) for file in _TOKENIZER_FILES)]
+    files = [_architecture_files()[name], *(_data("tiny_tokenizer").joinpath(file) for file in _TOKENIZER_FILES)]
     return digest_text("\n".join([str(_RECIPE), name, str(seed), *(file.read_text(encoding="utf-8") for file in files)]))
 
 
@@ -78,7 +76,7 @@ def write_random(location: str, folder: Path) -> None:
         )
     shapes = {name: shape for weight in all_weights(architecture) for name, shape in weight.stored_shapes.items()}
     arrays = {name: _draw(name, shape, seed) for name, shape in shapes.items()}
-    if architecture.family in _CENTRED:
+    if family_of(architecture).centered_norms:
         arrays = {name: array - 1 if array.ndim == 1 else array for name, array in arrays.items()}
     save_file(arrays, str(folder / "model.safetensors"), metadata={"format": "pt"})
     write_json(folder / "config.json", {**config, "dtype": "float32"})
@@ -117,6 +115,14 @@ def _parse(location: str) -> tuple[str, int]:
         )
     require_choice(f"model.weights='random://{location}': architecture", match["architecture"], architecture_names())
     return match["architecture"], int(match["seed"])
+
+
+def _architecture_files() -> dict[str, Path]:
+    """Files by name: the published ones, and each family's tiny ones, `tiny_<family>` with what follows `tiny` in the file's name."""
+    files = {file.stem: file for file in (Path(__file__).parents[1] / "architectures").glob("*.json")}
+    for name, family in families().items():
+        files |= {f"tiny_{name}{file.stem.removeprefix('tiny')}": file for file in family.folder.glob("tiny*.json")}
+    return files
 
 
 def _data(folder: str) -> Traversable:

@@ -12,10 +12,10 @@ from crossmesh.environments import environment
 from crossmesh.errors import InputError
 from crossmesh.hardware.devices import Cpu, Tpu
 from crossmesh.hardware.mesh import MeshShape
+from crossmesh.models.families.registry import check_backend
 from crossmesh.models.kernels import FLASH_PACKAGE, check_kernel
 from crossmesh.models.placement import place
 from crossmesh.models.quantization import check_torch_quantization
-from crossmesh.models.supported import check_backend
 from crossmesh.plan.model import PlannedModel
 from crossmesh.plan.point import Point
 from crossmesh.plan.serving.point import ServingPoint

@@ -1,10 +1,12 @@
 """Gemma 2: sliding and global layers in turn, attention scores and logits that are capped."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
-from crossmesh.models.architecture import Architecture, Family, Json, LayerKind, Weight, outer_weights
+from crossmesh.models.architecture import Architecture, ConfigKeys, Family, Json, LayerKind, Weight, outer_weights
 from crossmesh.models.families.config_json import read_layer_types, read_size
-from crossmesh.models.families.gemma import NORMS, gemma_norms, gemma_projections
+from crossmesh.models.families.config_keys import GEMMA, NONE, ROPES, SIZES, words
+from crossmesh.models.families.gemma import NORMS, check_tied, gemma_norms, gemma_projections
 from crossmesh.models.families.rope import read_rope, whole_head
 
 _DEFAULTS = {
@@ -67,4 +69,18 @@ FAMILY = Family(
     projections=gemma_projections,
     others=_others,
     outer=lambda architecture: outer_weights(architecture, "scale"),
+    keys=ConfigKeys(
+        SIZES | ROPES | words("head_dim sliding_window layer_types query_pre_attn_scalar final_logit_softcapping attn_logit_softcapping"),
+        # `hidden_act` of the published files is not read by transformers.
+        {
+            **{key: value for key, value in GEMMA.items() if key != "attn_logit_softcapping"},
+            "use_bidirectional_attention": NONE,
+            "hidden_act": ("gelu_pytorch_tanh", "gelu", None),
+        },
+    ),
+    jax="crossmesh.models.families.gemma2.model_jax:make_gemma2",
+    folder=Path(__file__).parent,
+    check_jax=check_tied,
+    capped=True,
+    centered_norms=True,
 )

@@ -1,10 +1,12 @@
 """Gemma 3: sliding and global layers that rotate differently, alone or inside a multimodal model."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from crossmesh.models.architecture import (
     Architecture,
     AttentionKind,
+    ConfigKeys,
     Family,
     Json,
     LayerKind,
@@ -13,7 +15,8 @@ from crossmesh.models.architecture import (
     outer_weights,
 )
 from crossmesh.models.families.config_json import read_layer_types, read_size
-from crossmesh.models.families.gemma import NORMS, gemma_norms, gemma_projections, text_config
+from crossmesh.models.families.config_keys import GEMMA, NONE, ROPES, SIZES, words
+from crossmesh.models.families.gemma import NORMS, check_tied, gemma_norms, gemma_projections, text_config
 from crossmesh.models.families.rope import read_rope, whole_head
 
 _DEFAULTS = {
@@ -93,4 +96,16 @@ FAMILY = Family(
     projections=gemma_projections,
     others=_others,
     outer=lambda architecture: outer_weights(architecture, "scale"),
+    keys=ConfigKeys(
+        SIZES
+        | ROPES
+        | words("head_dim sliding_window sliding_window_pattern layer_types rope_local_base_freq query_pre_attn_scalar")
+        | {"final_logit_softcapping", "text_config"},
+        # `hidden_act` of the first published files is not read by transformers.
+        {**GEMMA, "use_bidirectional_attention": NONE, "hidden_act": ("gelu_pytorch_tanh", "gelu", None)},
+    ),
+    jax="crossmesh.models.families.gemma3.model_jax:make_gemma3",
+    folder=Path(__file__).parent,
+    check_jax=check_tied,
+    centered_norms=True,
 )

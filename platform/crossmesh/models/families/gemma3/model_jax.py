@@ -1,6 +1,6 @@
-"""Tunix's Gemma 3 as the Hugging Face model computes it, and Gemma 2 of its modules. Importing this imports Tunix: workers only.
+"""Tunix's Gemma 3 as the Hugging Face model computes it. Importing this imports Tunix: workers only.
 
-Tunix 0.1.7 has no Gemma 2 with capped scores. Its Gemma 3 takes sliding and global layers in a fixed pattern, knows two ways to scale
+Tunix 0.1.7's Gemma 3 takes sliding and global layers in a fixed pattern, knows two ways to scale
 queries and one norm epsilon, and computes norms in the precision of the activations. Here all of that is the config's, and norms are
 float32 as in transformers.
 """
@@ -12,14 +12,14 @@ import jax.numpy as jnp
 from flax import nnx
 from tunix.models.gemma3 import model as gemma3
 
-from crossmesh.compat.tunix_modules import become, drop_norms, key_norm, query_norm
+from crossmesh.compat.tunix_modules import become, key_norm, query_norm
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.jax.attention_jax import attend
 from crossmesh.models.jax.layers_jax import DTYPES, HiddenStates, KeyValue, ModelConfig, activations, rotate, set_up
 from crossmesh.models.jax.sharding_jax import HEADS, STREAM, constrain
 
 
-class _Attention(gemma3.Attention):
+class Gemma3Attention(gemma3.Attention):
     """Tunix's gemma3 attention on segments. `query_scale`, `rope`, `window`, `cap` and `kernel` are set on the instance."""
 
     def block(self, x: Any, segment_pos: Any, cache: Any, attn_mask: Any) -> Any:
@@ -34,13 +34,6 @@ class _Attention(gemma3.Attention):
     def normed(self, query: Any, key: Any) -> tuple[Any, Any]:
         """Queries and keys before rotation."""
         return query_norm(self)(query), key_norm(self)(key)
-
-
-class _PlainAttention(_Attention):
-    """Gemma 2's: the same without norms of queries and keys."""
-
-    def normed(self, query: Any, key: Any) -> tuple[Any, Any]:
-        return query, key
 
 
 class _Norm(gemma3.RMSNorm):
@@ -58,8 +51,8 @@ class _Model(HiddenStates, gemma3.Gemma3):
         return rows * jnp.sqrt(rows.shape[-1]).astype(rows.dtype)
 
 
-def make_gemma3(architecture: Architecture, settings: ModelConfig) -> Any:
-    """Tunix's Gemma 3 with Q, K and V apart, hidden states as output; as Gemma 2 where that is the family."""
+def make_gemma3(architecture: Architecture, settings: ModelConfig, attention: type[Gemma3Attention] = Gemma3Attention) -> Any:
+    """Tunix's Gemma 3 with Q, K and V apart and `attention`, hidden states as output."""
     first, dtype = architecture.layers[0], DTYPES[settings.dtype]
     config = gemma3.ModelConfig(
         num_layers=len(architecture.layers),
@@ -76,10 +69,6 @@ def make_gemma3(architecture: Architecture, settings: ModelConfig) -> Any:
     model = _Model(config, rngs=nnx.Rngs(0))
     for layer, block in zip(architecture.layers, model.layers, strict=True):
         _unfuse(block.attn, config)
-        attention = _Attention
-        if architecture.family == "gemma2":
-            attention = _PlainAttention
-            drop_norms(block.attn)
         set_up(block, type(block), attention, (gemma3.Einsum, nnx.Linear), settings)
         block.attn.query_scale, block.attn.window = architecture.query_scalar**-0.5, layer.window
         block.attn.rope, block.attn.cap = layer.rope, architecture.attention_softcap

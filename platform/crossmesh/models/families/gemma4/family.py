@@ -6,10 +6,12 @@ network (26B-A4B); every layer may get an embedding of the token for itself (E2B
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from crossmesh.errors import InputError
 from crossmesh.models.architecture import (
     Architecture,
+    ConfigKeys,
     Experts,
     Family,
     Json,
@@ -19,7 +21,8 @@ from crossmesh.models.architecture import (
     outer_weights,
 )
 from crossmesh.models.families.config_json import read_layer_types, read_size
-from crossmesh.models.families.gemma import NORMS, gemma_norms, gemma_projections, text_config
+from crossmesh.models.families.config_keys import GEMMA, NONE, SIZES, words
+from crossmesh.models.families.gemma import NORMS, check_tied, gemma_norms, gemma_projections, text_config
 from crossmesh.models.families.rope import read_rope, whole_head
 
 _ROPES = {
@@ -185,6 +188,19 @@ def _unused(architecture: Architecture) -> frozenset[str]:
     )
 
 
+_TUNIX_EPSILON = 1e-6
+"""Written into Tunix's gemma4 `RMSNorm`."""
+
+
+def _check_jax(architecture: Architecture) -> None:
+    check_tied(architecture)
+    if architecture.norm_epsilon != _TUNIX_EPSILON:
+        raise InputError(
+            f"This Gemma 4 has rms_norm_eps={architecture.norm_epsilon}; the JAX backend (Tunix 0.1.7) computes with "
+            f"{_TUNIX_EPSILON} only. Use backend=torch."
+        )
+
+
 FAMILY = Family(
     name="gemma4",
     model_types=("gemma4", "gemma4_text"),
@@ -193,4 +209,14 @@ FAMILY = Family(
     others=_others,
     outer=_outer,
     unused=_unused,
+    keys=ConfigKeys(
+        SIZES
+        | words("rope_parameters head_dim global_head_dim num_global_key_value_heads per_layer_config sliding_window layer_types")
+        | words("final_logit_softcapping attention_k_eq_v num_kv_shared_layers enable_moe_block use_double_wide_mlp num_experts")
+        | words("top_k_experts moe_intermediate_size hidden_size_per_layer_input vocab_size_per_layer_input text_config"),
+        {**GEMMA, "use_bidirectional_attention": (*NONE, "vision")},
+    ),
+    jax="crossmesh.models.families.gemma4.model_jax:make_gemma4",
+    folder=Path(__file__).parent,
+    check_jax=_check_jax,
 )

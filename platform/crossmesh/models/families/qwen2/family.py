@@ -1,9 +1,11 @@
 """Qwen 2 and 2.5: as Llama, with biases of queries, keys and values, and windows in the later layers where the config says so."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
-from crossmesh.models.architecture import Architecture, Family, Json, Weight
+from crossmesh.models.architecture import Architecture, ConfigKeys, Family, Json, Weight
 from crossmesh.models.families.config_json import read_layer_types, read_size
+from crossmesh.models.families.config_keys import DENSE, NONE, ROPES, SIZES, WINDOWS
 from crossmesh.models.families.dense import dense_norms, dense_outer, dense_projections, read_dense
 
 _FIRST_WINDOW = 28
@@ -21,7 +23,7 @@ def read_windows(config: Json, origin: str) -> tuple[int, ...]:
 
 
 def _read(config: Json, origin: str) -> Architecture:
-    return read_dense("qwen2", config, origin, head_dim=0, windows=read_windows(config, origin))
+    return read_dense("qwen2", config, origin, positions=32_768, head_dim=0, windows=read_windows(config, origin))
 
 
 def _others(architecture: Architecture, index: int) -> Iterator[Weight]:
@@ -40,4 +42,7 @@ FAMILY = Family(
     projections=dense_projections,
     others=_others,
     outer=dense_outer,
+    keys=ConfigKeys(SIZES | ROPES | WINDOWS | {"head_dim"}, {**DENSE, "attention_bias": (*NONE, True)}),
+    jax="crossmesh.models.families.qwen2.model_jax:make_qwen2",
+    folder=Path(__file__).parent,
 )

@@ -1,8 +1,10 @@
 """Qwen 3, dense: as Llama, with norms of queries and keys and heads of a size of their own; windows as Qwen 2."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
-from crossmesh.models.architecture import Architecture, Family, Json, Weight
+from crossmesh.models.architecture import Architecture, ConfigKeys, Family, Json, Weight
+from crossmesh.models.families.config_keys import DENSE, ROPES, SIZES, WINDOWS
 from crossmesh.models.families.dense import dense_norms, dense_outer, dense_projections, read_dense
 from crossmesh.models.families.qwen2.family import read_windows
 
@@ -11,7 +13,7 @@ _HEAD_DIM = 128
 
 
 def _read(config: Json, origin: str) -> Architecture:
-    return read_dense("qwen3", config, origin, head_dim=_HEAD_DIM, windows=read_windows(config, origin))
+    return read_dense("qwen3", config, origin, positions=32_768, head_dim=_HEAD_DIM, windows=read_windows(config, origin))
 
 
 def qwen3_norms(architecture: Architecture, index: int) -> Iterator[Weight]:
@@ -30,4 +32,7 @@ FAMILY = Family(
     projections=dense_projections,
     others=qwen3_norms,
     outer=dense_outer,
+    keys=ConfigKeys(SIZES | ROPES | WINDOWS | {"head_dim"}, DENSE),
+    jax="crossmesh.models.families.qwen3.model_jax:make_qwen3",
+    folder=Path(__file__).parent,
 )

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from crossmesh.errors import InputError
-from crossmesh.models.architecture import Architecture, Experts, Family, Json, Weight
+from crossmesh.models.architecture import Architecture, ConfigKeys, Experts, Family, Json, Weight
 from crossmesh.models.families.config_json import read_size
+from crossmesh.models.families.config_keys import DENSE, NONE, ROPES, SIZES, words
 from crossmesh.models.families.dense import dense_outer, dense_projections, read_dense
 from crossmesh.models.families.qwen3.family import qwen3_norms
 
@@ -17,7 +19,7 @@ def _read(config: Json, origin: str) -> Architecture:
     if used > count:
         raise InputError(f"{origin}: num_experts_per_tok={used}, but there are num_experts={count}. Allowed: up to {count}.")
     # transformers has one window for all layers of this family, or none.
-    model = read_dense("qwen3_moe", config, origin, head_dim=0)
+    model = read_dense("qwen3_moe", config, origin, positions=32_768, head_dim=0)
     return replace(model, ffn=0, experts=Experts(count, used, ffn, bool(config.get("norm_topk_prob", False))))
 
 
@@ -63,4 +65,13 @@ FAMILY = Family(
     projections=_projections,
     others=_others,
     outer=dense_outer,
+    keys=ConfigKeys(
+        SIZES
+        | ROPES
+        | words("head_dim num_experts num_local_experts num_experts_per_tok moe_intermediate_size norm_topk_prob")
+        | words("sliding_window max_window_layers"),  # Of windows, which are off.
+        {**DENSE, "use_sliding_window": NONE, "decoder_sparse_step": (1, None), "mlp_only_layers": (None, [])},
+    ),
+    jax="crossmesh.models.families.qwen3.model_jax:make_qwen3",
+    folder=Path(__file__).parent,
 )
