@@ -54,6 +54,8 @@ class Libtpu:
 class Runs:
     """A tracker that remembers its runs."""
 
+    keeps_runs = True
+
     def __init__(self) -> None:
         self.runs: list[dict[str, Any]] = []
 
