@@ -12,10 +12,10 @@ import pytest
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.errors import CrossmeshError
-from crossmesh.track.mlflow.local_store import LocalStore
+from crossmesh.track.mlflow.local_store import MlflowDatabase
 from crossmesh.track.mlflow.tracker import MlflowTracker
 from crossmesh.track.provenance import GitState, Provenance
-from crossmesh.track.tracker import RunQuery
+from crossmesh.track.tracker import RunQuery, RunSettings
 
 pytestmark = pytest.mark.integration
 
@@ -190,7 +190,7 @@ def test_every_reader_of_runs_reads_all_of_them(tmp_path, monkeypatch, read_itse
     monkeypatch.setattr("crossmesh.track.mlflow.tracker._PAGE", 2)
     monkeypatch.setattr("crossmesh.track.mlflow.local_store._AT_ONCE", 2)
     if not read_itself:
-        monkeypatch.setattr(LocalStore, "search", lambda *_: None)
+        monkeypatch.setattr(MlflowDatabase, "search", lambda *_: None)
     tracker = MlflowTracker(TrackingSpec(), StorageSpec(str(tmp_path)))
     parent = tracker.start("sweep", "sweep")
     made = {tracker.start("torch", "train", parent=parent, params={"hardware": {"name": name}}) for name in ("cpu", "a", "a", "b", "cpu")}
@@ -207,7 +207,9 @@ def test_a_local_store_that_is_read_itself_says_what_mlflow_says(tmp_path):
     parent = tracker.start("sweep", "sweep")
     for number, name in enumerate(("cpu", "tpu_v5p_8", "cpu", "gpu_2xh100")):
         params = {"hardware": {"name": name}, "optim": {"steps": number}} if number else {"optim": {"steps": 0}}
-        run = tracker.start(f"run {number}", "train", parent=parent, identity=f"id-{number % 2}", params=params, emulated=number == 1)
+        run = tracker.start(
+            f"run {number}", "train", parent=parent, identity=f"id-{number % 2}", params=RunSettings(params, emulated=number == 1)
+        )
         tracker.tags(run, {"version.torch": "2.13.0", "Version.x": "1"})
         for step in range(3):
             tracker.metrics(run, {"loss": math.nan if (number, step) == (2, 1) else 1.0 / (number + step + 1), "watts": 100.0 * step}, step)

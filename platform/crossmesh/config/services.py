@@ -16,8 +16,8 @@ class TrackingSpec:
     experiment: str = "crossmesh"
     system_metrics: bool = True
     trackers: tuple[str, ...] = ("mlflow",)
-    """What keeps the runs: `mlflow`, `none` (nothing is kept), or one of an installed package. Several are all told the same; the first
-    is read."""
+    """What keeps the runs: `mlflow`, `none` (nothing is kept), or one of an installed package. All of them
+    log the same, and the first is read."""
 
     def __post_init__(self) -> None:
         """Check the experiment's name and the trackers."""

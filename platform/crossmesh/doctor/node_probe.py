@@ -18,7 +18,7 @@ from crossmesh.doctor.services import check_hub, check_tracking
 from crossmesh.doctor.sharing import Shared, Sight, seen
 from crossmesh.doctor.storage import check_storage
 from crossmesh.hardware.devices import Device
-from crossmesh.track.masking import mask
+from crossmesh.track.masking import mask_secrets
 
 _LIBRARIES = ("ray", "torch", "jax", "vllm", "libtpu", "nvidia-nccl-cu13")
 
@@ -51,7 +51,7 @@ class NodeProbe:
 
     def look(self, visit: Visit) -> tuple[Finding, ...]:
         """All findings; without a secret of the node's."""
-        return tuple(replace(one, found=mask(one.found), mend=mask(one.mend)) for one in looked_at(visit))
+        return tuple(replace(one, found=mask_secrets(one.found), mend=mask_secrets(one.mend)) for one in looked_at(visit))
 
 
 def looked_at(visit: Visit) -> tuple[Finding, ...]:

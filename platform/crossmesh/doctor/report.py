@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from crossmesh.doctor.finding import FAULT, NOTE, OK, Finding
-from crossmesh.track.masking import mask
+from crossmesh.track.masking import mask_secrets
 
 _COLORS = {OK: "green", NOTE: "yellow", FAULT: "red"}
 
@@ -63,7 +63,7 @@ def print_diagnosis(report: Diagnosis, console: RichConsole) -> None:
             console.print(f"\n[bold]{escape(title)}[/]", soft_wrap=True)
         table = Table("check", "", "found", box=None, pad_edge=False)
         for one in findings:
-            table.add_row(escape(one.name), f"[{_COLORS[one.status]}]{one.status}[/]", escape(mask(one.found)))
+            table.add_row(escape(one.name), f"[{_COLORS[one.status]}]{one.status}[/]", escape(mask_secrets(one.found)))
         console.print(table)
     for status, heading in ((FAULT, "To mend"), (NOTE, "If you need it")):
         wanted = [(title, one) for title, findings in parts for one in findings if one.status == status and one.mend]
@@ -71,10 +71,10 @@ def print_diagnosis(report: Diagnosis, console: RichConsole) -> None:
             console.print(f"\n[bold]{heading}[/]")
             for title, one in wanted:
                 where = f" on {title.partition(' (')[0]}" if title else ""
-                console.print(f"  {escape(one.name + where)}: {escape(mask(one.mend))}", soft_wrap=True)
+                console.print(f"  {escape(one.name + where)}: {escape(mask_secrets(one.mend))}", soft_wrap=True)
     faults, notes = count(report.all, FAULT), count(report.all, NOTE)
     console.print(f"\n{faults} {'fault' if faults == 1 else 'faults'}, {notes} {'note' if notes == 1 else 'notes'}")
 
 
 def _listed(findings: Sequence[Finding]) -> list[dict[str, str]]:
-    return [{"name": one.name, "status": one.status, "found": mask(one.found), "mend": mask(one.mend)} for one in findings]
+    return [{"name": one.name, "status": one.status, "found": mask_secrets(one.found), "mend": mask_secrets(one.mend)} for one in findings]

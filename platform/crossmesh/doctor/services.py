@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.doctor.finding import Finding, fault, note, ok
 from crossmesh.errors import InputError
-from crossmesh.track.masking import mask
-from crossmesh.track.mlflow.client import TrackingPlace, tracking_place
+from crossmesh.track.masking import mask_secrets
+from crossmesh.track.mlflow.client import StoreAddress, store_address
 
 _TIMEOUT_S = 3.0
 _HUB = "https://huggingface.co"
@@ -30,11 +30,11 @@ def check_tracking(spec: ExperimentSpec) -> Iterator[Finding]:
         yield ok("MLflow", f"tracking.trackers={list(spec.tracking.trackers)} does not use it")
         return
     try:
-        place = tracking_place(spec.tracking, spec.storage)
+        address = store_address(spec.tracking, spec.storage)
     except InputError as error:
         yield fault("MLflow", str(error), "tracking.uri=    # tracks under storage.root")
         return
-    yield database_finding(place.database) if place.database is not None else server_finding(place, spec.storage.path)
+    yield database_finding(address.database) if address.database is not None else server_finding(address, spec.storage.path)
 
 
 def database_finding(file: Path) -> Finding:
@@ -52,31 +52,33 @@ def database_finding(file: Path) -> Finding:
     return ok("MLflow", f"{runs} runs in {file}")
 
 
-def server_finding(place: TrackingPlace, root: Path) -> Finding:
+def server_finding(address: StoreAddress, root: Path) -> Finding:
     """Whether the tracking server or database answers within 3 s."""
-    parts = urlsplit(place.uri)
+    parts = urlsplit(address.uri)
     scheme, host = parts.scheme.partition("+")[0], parts.hostname or ""
     if scheme in ("http", "https"):
-        status = asked(f"{place.uri.rstrip('/')}/health", "GET")
+        status = asked(f"{address.uri.rstrip('/')}/health", "GET")
         if status == 200:
-            return ok("MLflow", f"{place.shown} answers")
+            return ok("MLflow", f"{address.shown} answers")
         if status in (401, 403):
             return note(
-                "MLflow", f"{place.shown} answers with status {status}", "export MLFLOW_TRACKING_USERNAME=... MLFLOW_TRACKING_PASSWORD=..."
+                "MLflow",
+                f"{address.shown} answers with status {status}",
+                "export MLFLOW_TRACKING_USERNAME=... MLFLOW_TRACKING_PASSWORD=...",
             )
         said = f"status {status}" if isinstance(status, int) else status
     elif scheme in _PORTS:
         said = _connected(host, parts.port or _PORTS[scheme])
         if not said:
-            return ok("MLflow", f"{place.shown} takes connections")
+            return ok("MLflow", f"{address.shown} takes connections")
     else:
-        return note("MLflow", f"{place.shown} was not asked: only http(s) and databases are")
+        return note("MLflow", f"{address.shown} was not asked: only http(s) and databases are")
     store = shlex.quote(f"sqlite:///{root}/mlflow.db")
     start = f"{shlex.quote(sys.executable)} -m mlflow server --host 127.0.0.1 --port {parts.port or 5000} --backend-store-uri {store}"
     mend = (
         start if host in _LOOPBACK and scheme in ("http", "https") else "tracking.uri=    # tracks under storage.root; or start that server"
     )
-    return fault("MLflow", f"{place.shown} does not answer: {said}", mend)
+    return fault("MLflow", f"{address.shown} does not answer: {said}", mend)
 
 
 def check_hub(spec: ExperimentSpec) -> Iterator[Finding]:
@@ -97,13 +99,13 @@ def hub_finding(environ: Mapping[str, str], sources: tuple[str, ...]) -> Finding
     status = asked(address, "HEAD")
     offline = environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
     if isinstance(status, int):
-        found = f"{mask(address)} answers"
+        found = f"{mask_secrets(address)} answers"
         return (
             note("hub", f"{found}, but HF_HUB_OFFLINE is set: hf:// sources come from the cache", "unset HF_HUB_OFFLINE")
             if offline
             else ok("hub", found)
         )
-    found = f"{mask(address)} is not reachable ({status})"
+    found = f"{mask_secrets(address)} is not reachable ({status})"
     if offline:
         return note("hub", f"{found}; HF_HUB_OFFLINE is set: hf:// sources come from the cache")
     mend = "export HF_HUB_OFFLINE=1    # takes hf:// sources from the cache; or HTTPS_PROXY=http://..."
@@ -124,7 +126,7 @@ def asked(url: str, method: str) -> int | str:
     except urllib.error.HTTPError as error:
         return error.code
     except (OSError, ValueError) as error:
-        return mask(str(getattr(error, "reason", None) or error))
+        return mask_secrets(str(getattr(error, "reason", None) or error))
 
 
 def _connected(host: str, port: int) -> str:

@@ -21,7 +21,7 @@ from crossmesh.files import canonical_json, digest_text, read_json, write_json
 from crossmesh.pipeline.benchmark_subject import Subject, own_server, own_subject, terms_of, url_subject
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TAG_SERVER
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.tracker import RunSettings, Tracker
 from crossmesh.track.trackers import open_tracker
 
 _SERVER_FILE = "server.json"
@@ -185,8 +185,8 @@ def track(
     params = {one.name: getattr(spec, one.name) for one in fields(spec)}
     if "trace_sha256" in values:
         params[TRACE_DIGEST] = values["trace_sha256"]
-    emulated = bool(values.get("emulated"))
-    run_id = tracker.start(spec.name, kind, parent=parent, identity=identity, tags=tags, params=params, emulated=emulated)
+    settings = RunSettings(params, emulated=bool(values.get("emulated")))
+    run_id = tracker.start(spec.name, kind, parent=parent, identity=identity, tags=tags, params=settings)
     status = "FAILED"
     try:
         tracker.provenance(run_id, gather_provenance())

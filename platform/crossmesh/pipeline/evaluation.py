@@ -33,7 +33,7 @@ from crossmesh.serve.vllm.settings import engine_settings
 from crossmesh.server_identity import Origin
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_BASE, TAG_EVALUATION, TAG_SERVER, TAG_SUBJECT
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.tracker import RunSettings, Tracker
 from crossmesh.trial.trial import cache_folder
 
 BASE = "base"
@@ -140,9 +140,8 @@ class Examiner:
             f"evaluate {name}",
             "evaluate",
             parent=self._parent,
-            params={"eval": self._spec.eval},
+            params=RunSettings({"eval": self._spec.eval}, emulated=is_emulated(said or {})),
             tags={**tags, TAG_SUBJECT: name},
-            emulated=is_emulated(said or {}),
         )
         self._tracker.provenance(run_id, gather_provenance())
         status = "FAILED"

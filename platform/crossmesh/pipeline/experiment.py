@@ -25,8 +25,8 @@ from crossmesh.report.trained_run import mean_power, planned_before, training_su
 from crossmesh.report.variants import EMULATED_RENT, Results, RunRecord, Variant, answers_of, scores_of
 from crossmesh.sweep.repeat import Repeats
 from crossmesh.track.provenance import gather_provenance
-from crossmesh.track.repeats import load_of, repeats_by_run
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.repeats import repeats_by_run, tracked_load_reasons
+from crossmesh.track.tracker import RunSettings, Tracker
 from crossmesh.train.launch import check_trainable
 from crossmesh.trial.trial import Trial, fetch, prepare, run_trial
 
@@ -132,7 +132,7 @@ def _parent_run(spec: ExperimentSpec, tracker: Tracker, identity: str) -> str:
     file = spec.storage.path / "experiments" / f"{identity[:16]}.json"
     if kept := tracker.resume_kept(file):
         return kept
-    run_id = tracker.start(spec.name, "experiment", identity=identity, params=spec, emulated=spec.hardware.emulated)
+    run_id = tracker.start(spec.name, "experiment", identity=identity, params=RunSettings(spec, emulated=spec.hardware.emulated))
     tracker.provenance(run_id, gather_provenance())
     tracker.artifact_json(run_id, "records/spec.json", asdict(spec))
     write_json(file, {"run_id": run_id})
@@ -165,7 +165,7 @@ def _variants(
                 rent=price,
                 planned=planned_before(run),
                 answers=answers_of(own.result),
-                load=load_of(run.metrics),
+                load=tracked_load_reasons(run.metrics),
                 marked_emulated=run.emulated,
             )
         )

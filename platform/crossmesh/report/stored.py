@@ -47,7 +47,7 @@ from crossmesh.report.variants import (
     answers_of,
     scores_of,
 )
-from crossmesh.track.repeats import RATE, TAG_ROUND, TAG_STEPS, load_of, repeats_by_run
+from crossmesh.track.repeats import RATE, TAG_ROUND, TAG_STEPS, repeats_by_run, tracked_load_reasons
 from crossmesh.track.tracked_run import TAG_PROVENANCE, TAG_SCIENCE, TAG_SYSTEM, TrackedRun
 from crossmesh.track.tracker import Tracker
 
@@ -91,7 +91,10 @@ def stored_variants(tracker: Tracker, runs: Sequence[TrackedRun], catalogue: str
 
 def repeats_of(runs: Sequence[TrackedRun]) -> tuple[Repeat, ...]:
     """Repeats of one training as a report has them."""
-    return tuple(Repeat(run.tags[TAG_ROUND], int(run.tags[TAG_STEPS]), run.metrics[RATE], run.run_id, load_of(run.metrics)) for run in runs)
+    return tuple(
+        Repeat(run.tags[TAG_ROUND], int(run.tags[TAG_STEPS]), run.metrics[RATE], run.run_id, tracked_load_reasons(run.metrics))
+        for run in runs
+    )
 
 
 def _untrained(name: str, run: TrackedRun) -> Variant:
@@ -154,7 +157,7 @@ class _Reader:
             run_id=run.run_id,
             rent=EMULATED_RENT if run.emulated or (record.system or {}).get("emulated") else self._rent(run),
             planned=planned_before(run),
-            load=load_of(run.metrics),
+            load=tracked_load_reasons(run.metrics),
             marked_emulated=run.emulated,
         )
 

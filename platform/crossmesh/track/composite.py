@@ -1,4 +1,4 @@
-"""Several trackers as one: the first keeps the runs that crossmesh reads, all others are told the same.
+"""Several trackers as one: the first keeps the runs that crossmesh reads, all others log the same.
 
 A run has another id in each: the first run's tags name those of the others, so that a resumed job finds them.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.config.services import StorageSpec, TrackingSpec
-from crossmesh.track.masking import mask
+from crossmesh.track.masking import mask_secrets
 from crossmesh.track.run_log import ModelVersion, NewRun, RunLog, UsedDataset
 from crossmesh.track.tracked_run import TAG_MIRROR, TAG_PARENT, TrackedRun
 from crossmesh.track.tracker import RunQuery, Tracker
@@ -103,7 +103,7 @@ class CompositeTracker(Tracker):
         except Exception as error:  # noqa: BLE001  # Of whichever library: a second copy must not end a training.
             if (name, run_id) not in self._failed:
                 self._failed.add((name, run_id))
-                text = mask(" ".join(str(error).split()))[:300]
+                text = mask_secrets(" ".join(str(error).split()))[:300]
                 self._say(f"The tracker {name!r} does not take a record of run {run_id} ({type(error).__name__}: {text}). The job goes on.")
 
     def _each(self, run_id: str, call: Callable[[RunLog, str], object]) -> None:

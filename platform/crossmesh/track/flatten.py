@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any
 
 from crossmesh.files import digest_text
-from crossmesh.track.masking import mask
+from crossmesh.track.masking import mask_secrets
 
 PARAM_LIMIT = 6_000
 """Longest parameter value that any store takes, in characters."""
@@ -21,7 +21,7 @@ def flatten(value: Any) -> dict[str, str]:
 
     Text stays as it is; numbers, booleans, None and sequences become JSON. An empty mapping is a leaf, `{}`. Secrets are masked.
     """
-    return {_key(path): mask(_text(leaf)) for path, leaf in _leaves(value, ())}
+    return {_key(path): mask_secrets(_text(leaf)) for path, leaf in _leaves(value, ())}
 
 
 def split_long(values: Mapping[str, str], limit: int, folder: str) -> tuple[dict[str, str], dict[str, str]]:

@@ -14,7 +14,7 @@ _SHORTEST = 8
 """Shorter values are not masked: they would hit ordinary words."""
 
 
-def mask(text: str, environ: Mapping[str, str] | None = None) -> str:
+def mask_secrets(text: str, environ: Mapping[str, str] | None = None) -> str:
     """Return `text` without credentials of URIs and without the values of secret-looking variables of `environ` (default: ours)."""
     variables = os.environ if environ is None else environ
     secrets = {value for name, value in variables.items() if len(value) >= _SHORTEST and _SECRET_NAME.search(name)}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.files import digest_text
-from crossmesh.track.masking import mask
+from crossmesh.track.masking import mask_secrets
 
 IMAGE_VARIABLE = "CROSSMESH_IMAGE"
 """Environment variable with the digest of the image that the job runs in."""
@@ -101,8 +101,8 @@ def library_versions(names: tuple[str, ...]) -> dict[str, str]:
 
 def environment_text() -> str:
     """Return every installed distribution as `name==version`, one a line, sorted."""
-    found = {f"{name.lower()}=={item.version}" for item in metadata.distributions() if (name := item.metadata["Name"])}
-    return "\n".join(sorted(found)) + "\n"
+    installed = {f"{name.lower()}=={item.version}" for item in metadata.distributions() if (name := item.metadata["Name"])}
+    return "\n".join(sorted(installed)) + "\n"
 
 
 def host_facts() -> dict[str, str | int | float]:
@@ -131,7 +131,7 @@ def git_state(source: Path) -> GitState | None:
     diff = _git(root, "diff", "--no-color", "--no-ext-diff", "HEAD") or ""
     others = (_git(root, "ls-files", "--others", "--exclude-standard", "-z") or "").split("\0")
     untracked = tuple(sorted(name for name in others if name.endswith((".py", ".yaml", ".jinja", ".json"))))
-    return GitState(sha=sha.strip(), diff=mask(diff), untracked=untracked)
+    return GitState(sha=sha.strip(), diff=mask_secrets(diff), untracked=untracked)
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

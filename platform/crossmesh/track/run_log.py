@@ -1,4 +1,4 @@
-"""What a tracker is told: the interface of whatever keeps runs, in six methods and three that only some trackers make use of.
+"""What a tracker gets: the interface of whatever keeps runs, in six methods and three that only some trackers make use of.
 
 Values arrive ready to be kept: flattened, as plain text and numbers, secrets masked. Whether a run is wanted, and what it says, is decided
 by those who call `Tracker` (`tracker.py`), which reads runs back as well.

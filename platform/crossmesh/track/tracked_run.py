@@ -19,7 +19,7 @@ TAG_PROVENANCE = "crossmesh.provenance"
 TAG_STEP_SOURCE, TAG_HBM_SOURCE = "crossmesh.plan_step_source", "crossmesh.plan_hbm_source"
 """Whether time and memory of the run's plan are modelled or compiled."""
 TAG_ADAPTER = "crossmesh.adapter"
-"""Digest of an adapter: on the run that trained it, its registered version, and the runs that served or examined it."""
+"""Digest of an adapter: on the run that trained it, its registered version, and the runs that served or evaluated it."""
 TAG_BASE = "crossmesh.base"
 """Digest of the base's weights, on the same."""
 TAG_DATA = "crossmesh.data"
@@ -29,15 +29,15 @@ TAG_CONTINUES = "crossmesh.continues"
 TAG_TRAINED = "crossmesh.trained"
 """Digest of the record that lies beside what was trained (`config/fingerprint.py`): a run with this tag has one."""
 TAG_SERVER = "crossmesh.server"
-"""Fingerprint of the server that was examined or measured."""
+"""Fingerprint of the server that was evaluated or measured."""
 TAG_EMULATED = "crossmesh.emulated"
 """`true` on a run that computed on CPU devices under the name of other hardware."""
 TAG_BACKEND = "crossmesh.backend"
 """The framework that trained."""
 TAG_SUBJECT = "crossmesh.subject"
-"""What an examined model is called: `base`, or the name of an adapter."""
+"""What an evaluated model is called: `base`, or the name of an adapter."""
 TAG_EVALUATION = "crossmesh.evaluation"
-"""Fingerprint of how a model was examined."""
+"""Fingerprint of how a model was evaluated."""
 
 
 def registered_name(weights: str) -> str:
@@ -71,5 +71,5 @@ class TrackedRun:
 
     @property
     def subject(self) -> str:
-        """What the examined model is called; of runs from before the tag, as their name says."""
+        """What the evaluated model is called; of runs from before the tag, as their name says."""
         return self.tags.get(TAG_SUBJECT, self.name.removeprefix("evaluate "))

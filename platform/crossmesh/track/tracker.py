@@ -21,7 +21,7 @@ from crossmesh.console import Console
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text, read_json
 from crossmesh.track.flatten import flatten
-from crossmesh.track.masking import mask
+from crossmesh.track.masking import mask_secrets
 from crossmesh.track.provenance import Provenance, environment_text
 from crossmesh.track.run_log import STATUSES, ModelVersion, NewRun, RunLog, TrackingError, UsedDataset
 from crossmesh.track.system import sampling
@@ -62,6 +62,22 @@ class RunQuery:
             and self.status in ("", run.status)
             and run.run_id.startswith(self.prefix)
         )
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """What a run is given, and whether its devices are emulated."""
+
+    values: Any = None
+    """A dataclass or mapping, flattened to dotted keys."""
+    emulated: bool = False
+    """Whether it computes on CPU devices under the name of other hardware; a tag and a parameter say so."""
+
+    @property
+    def params(self) -> dict[str, str]:
+        """Parameters by dotted key, secrets masked."""
+        flat = flatten(self.values) if self.values is not None else {}
+        return {**flat, "emulated": "true"} if self.emulated else flat
 
 
 class Tracker(RunLog):
@@ -144,7 +160,6 @@ class Tracker(RunLog):
         identity: str | None = None,
         tags: Mapping[str, str] | None = None,
         params: Any = None,
-        emulated: bool = False,
     ) -> str:
         """Start a run and return its id.
 
@@ -154,12 +169,12 @@ class Tracker(RunLog):
             parent: Run id of the run it belongs under.
             identity: What `find` looks for; equal identities mean equal results.
             tags: More tags.
-            params: A dataclass or mapping, flattened to dotted keys.
-            emulated: whether it computes on CPU devices under the name of other hardware; a tag and a parameter say so.
+            params: `RunSettings`, or a dataclass or mapping where nothing is emulated.
         """
-        own = {TAG_KIND: kind, TAG_PARENT: parent, TAG_IDENTITY: identity, TAG_EMULATED: "true" if emulated else None}
-        known = {key: mask(value) for key, value in {**(tags or {}), **own}.items() if value is not None}
-        run_id = self.create_run(NewRun(name, known, flat_params(params, emulated=emulated)))
+        settings = params if isinstance(params, RunSettings) else RunSettings(params)
+        own = {TAG_KIND: kind, TAG_PARENT: parent, TAG_IDENTITY: identity, TAG_EMULATED: "true" if settings.emulated else None}
+        known = {key: mask_secrets(value) for key, value in {**(tags or {}), **own}.items() if value is not None}
+        run_id = self.create_run(NewRun(name, known, settings.params))
         self._started[run_id] = time.time()
         return run_id
 
@@ -198,7 +213,7 @@ class Tracker(RunLog):
 
     def tags(self, run_id: str, values: Mapping[str, str]) -> None:
         """Set tags."""
-        self.log_tags(run_id, {key: mask(value) for key, value in values.items()})
+        self.log_tags(run_id, {key: mask_secrets(value) for key, value in values.items()})
 
     def dataset(self, run_id: str, name: str, digest: str, source: str, context: str, profile: Mapping[str, Any] | None = None) -> None:
         """Say which data a run used.
@@ -211,7 +226,7 @@ class Tracker(RunLog):
             context: what for: `training`, `evaluation`, ...
             profile: counts to show, e.g. rows and tokens.
         """
-        self.log_dataset(run_id, UsedDataset(name, digest, mask(source), context, profile or {}))
+        self.log_dataset(run_id, UsedDataset(name, digest, mask_secrets(source), context, profile or {}))
 
     def records(self, run_id: str, science: Mapping[str, Any], system: Mapping[str, Any]) -> None:
         """Store the science and system records in full under `records/`, and their fingerprints as tags."""
@@ -239,7 +254,7 @@ class Tracker(RunLog):
 
     def artifact_text(self, run_id: str, path: str, text: str) -> None:
         """Store `text` at `path` inside the run's artifacts, secrets masked."""
-        self.log_text(run_id, path, mask(text))
+        self.log_text(run_id, path, mask_secrets(text))
 
     def artifact_file(self, run_id: str, file: Path, folder: str = "") -> None:
         """Store a local file under `folder` inside the run's artifacts, as it is now."""
@@ -314,12 +329,6 @@ class Tracker(RunLog):
             return
         with sampling(lambda values: self.system(run_id, "", values, time.time())):
             yield
-
-
-def flat_params(params: Any, *, emulated: bool) -> dict[str, str]:
-    """Parameters by dotted key, secrets masked."""
-    found = flatten(params) if params is not None else {}
-    return {**found, "emulated": "true"} if emulated else found
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -59,7 +59,7 @@ from crossmesh.track.tracked_run import (
     TAG_TRAINED,
     registered_name,
 )
-from crossmesh.track.tracker import Tracker
+from crossmesh.track.tracker import RunSettings, Tracker
 from crossmesh.train.events import OnEvent, StageEvent, WarningEvent
 from crossmesh.train.launch import TrainResult, train
 from crossmesh.train.train_job import ResumeCheckpoint, TrainJob
@@ -322,15 +322,13 @@ def _open_run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder
         if parent:
             tracker.adopt(kept, parent)
         return kept
-    emulated = spec.hardware.emulated
     run_id = tracker.start(
         spec.backend_name,
         "train",
         parent=parent,
         identity=prepared.identity,
         tags={TAG_BACKEND: spec.backend_name},
-        params=params_of(spec),
-        emulated=emulated,
+        params=RunSettings(params_of(spec), emulated=spec.hardware.emulated),
     )
     tracker.records(run_id, prepared.science.contents, prepared.system.contents)
     tracker.artifact_json(run_id, "records/spec.json", asdict(spec))
@@ -345,7 +343,7 @@ def _open_run(spec: ExperimentSpec, prepared: Prepared, tracker: Tracker, folder
     )
     tracker.metrics(run_id, {"data/dropped_rows": sum(one.count for one in prepared.dropped)}, 0)
     tracker.artifact_json(run_id, "records/rows.json", {"dropped": [asdict(one) for one in prepared.dropped], "notes": prepared.notes})
-    if prepared.planned and not emulated:  # Beside what is measured.
+    if prepared.planned and not spec.hardware.emulated:  # Beside what is measured.
         record = training_record(spec.name, prepared.planned)
         tracker.metrics(run_id, plan_metrics(record), 0)
         tracker.tags(run_id, plan_sources(record))

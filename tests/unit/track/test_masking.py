@@ -1,6 +1,6 @@
 import pytest
 
-from crossmesh.track.masking import mask
+from crossmesh.track.masking import mask_secrets
 
 
 @pytest.mark.parametrize(
@@ -16,14 +16,14 @@ from crossmesh.track.masking import mask
     ],
 )
 def test_credentials_of_uris_go_and_versions_stay(text, shown):
-    assert mask(text, {}) == shown
+    assert mask_secrets(text, {}) == shown
 
 
 def test_values_of_secret_variables_go_and_short_or_ordinary_ones_stay():
     environ = {"HF_TOKEN": "hf_secret_value", "MY_API_KEY": "k1", "TOKENIZERS_PARALLELISM": "parallel_yes", "HOME": "/home/someone"}
     text = "hf_secret_value k1 parallel_yes /home/someone"
-    assert mask(text, environ) == "*** k1 parallel_yes /home/someone"
+    assert mask_secrets(text, environ) == "*** k1 parallel_yes /home/someone"
 
 
 def test_a_secret_that_contains_another_goes_whole():
-    assert mask("abcdefgh-tail", {"A_TOKEN": "abcdefgh", "B_TOKEN": "abcdefgh-tail"}) == "***"
+    assert mask_secrets("abcdefgh-tail", {"A_TOKEN": "abcdefgh", "B_TOKEN": "abcdefgh-tail"}) == "***"

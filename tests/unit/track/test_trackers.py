@@ -12,7 +12,7 @@ import jsonlines_tracker
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.errors import InputError
 from crossmesh.track.run_log import TrackingError
-from crossmesh.track.tracker import RunQuery, Tracker
+from crossmesh.track.tracker import RunQuery, RunSettings, Tracker
 from crossmesh.track.trackers import TRACKERS, open_tracker
 
 BOTH = TrackingSpec(trackers=("none", "jsonlines"))
@@ -45,7 +45,7 @@ def lines(storage: StorageSpec) -> list[list[dict]]:
 
 def train(tracker: Tracker, folder: Path, parent: str | None = None) -> str:
     """A run with one of everything."""
-    run = tracker.start("torch", "train", parent=parent, identity="id-1", params={"optim": {"steps": 2}}, emulated=True)
+    run = tracker.start("torch", "train", parent=parent, identity="id-1", params=RunSettings({"optim": {"steps": 2}}, emulated=True))
     tracker.records(run, {"a": 1}, {"b": 2})
     tracker.dataset(run, "rows", "d" * 64, "https://me:secret@host/rows", "training", {"rows": 3})
     for step, loss in enumerate((2.0, 1.0)):

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.errors import InputError
 from crossmesh.files import locked
-from crossmesh.track.masking import mask
+from crossmesh.track.masking import mask_secrets
 from crossmesh.track.run_log import TrackingError
 
 PROCESS_ENVIRONMENT = {
@@ -56,7 +56,7 @@ _REMOTE_REMEDY = (
 
 
 @dataclass(frozen=True)
-class TrackingPlace:
+class StoreAddress:
     """Where runs and their artifacts are kept."""
 
     uri: str
@@ -85,10 +85,10 @@ class TrackingPlace:
     @property
     def shown(self) -> str:
         """The URI as it may be printed."""
-        return mask(self.uri)
+        return mask_secrets(self.uri)
 
 
-def tracking_place(tracking: TrackingSpec, storage: StorageSpec) -> TrackingPlace:
+def store_address(tracking: TrackingSpec, storage: StorageSpec) -> StoreAddress:
     """Resolve `tracking.uri`; empty is a sqlite file and an artifact folder under `storage.root`.
 
     Raises:
@@ -101,23 +101,24 @@ def tracking_place(tracking: TrackingSpec, storage: StorageSpec) -> TrackingPlac
             "Choose another folder, or set tracking.uri to a server."
         )
     if not tracking.uri:
-        return TrackingPlace(f"{_SQLITE}{storage.path / 'mlflow.db'}", artifacts)
+        return StoreAddress(f"{_SQLITE}{storage.path / 'mlflow.db'}", artifacts)
     scheme = re.split(r"[+:]", tracking.uri, maxsplit=1)[0] if ":" in tracking.uri or tracking.uri == "databricks" else ""
     if scheme and scheme not in _SCHEMES:
-        raise InputError(f"tracking.uri={mask(tracking.uri)!r} is of an unknown kind. Allowed: {_URIS.format(storage.root)}.")
+        raise InputError(f"tracking.uri={mask_secrets(tracking.uri)!r} is of an unknown kind. Allowed: {_URIS.format(storage.root)}.")
     relative = scheme == "sqlite" and not tracking.uri.startswith(f"{_SQLITE}/")
     if not scheme or relative:
         raise InputError(
-            f"tracking.uri={mask(tracking.uri)!r} depends on the folder the job is started from. Allowed: {_URIS.format(storage.root)}."
+            f"tracking.uri={mask_secrets(tracking.uri)!r} depends on the folder the job is started from. "
+            f"Allowed: {_URIS.format(storage.root)}."
         )
-    return TrackingPlace(tracking.uri, artifacts if scheme in _DATABASES else None)
+    return StoreAddress(tracking.uri, artifacts if scheme in _DATABASES else None)
 
 
 class LazyClient:
     """An `MlflowClient` that is opened when it is first used: importing MLflow takes seconds, and a local store is read without it."""
 
-    def __init__(self, place: TrackingPlace) -> None:
-        self._place = place
+    def __init__(self, address: StoreAddress) -> None:
+        self._address = address
         self._opening = threading.Lock()
         self._opened: Any = None
 
@@ -125,43 +126,43 @@ class LazyClient:
         """Return what the client has."""
         with self._opening:
             if self._opened is None:
-                self._opened = open_client(self._place)
+                self._opened = open_client(self._address)
         return getattr(self._opened, name)
 
 
-def open_client(place: TrackingPlace) -> Any:
-    """Return an `MlflowClient` for `place`; a fresh sqlite file is made first, by one process however many come at once."""
+def open_client(address: StoreAddress) -> Any:
+    """Return an `MlflowClient` for `address`; a fresh sqlite file is made first, by one process however many come at once."""
     for name, value in PROCESS_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
 
     for name, level in _QUIET.items():
         logging.getLogger(name).setLevel(level)
-    with translated(place, "open the tracking store"):
-        if place.database is not None and not place.database.exists():
-            _create_database(place.database, place.artifacts)
-        return MlflowClient(tracking_uri=place.uri)
+    with translated(address, "open the tracking store"):
+        if address.database is not None and not address.database.exists():
+            _create_database(address.database, address.artifacts)
+        return MlflowClient(tracking_uri=address.uri)
 
 
-def open_experiment(place: TrackingPlace, client: Any, name: str) -> str:
+def open_experiment(address: StoreAddress, client: Any, name: str) -> str:
     """Return the id of the experiment `name`, made when there is none. Raises `TrackingError` for one that was deleted."""
-    with translated(place, f"open experiment {name!r}"):
+    with translated(address, f"open experiment {name!r}"):
         find = client.get_experiment_by_name  # Opens a lazy client, which takes the lock of a fresh store itself.
-        with _store_lock(place):
+        with _store_lock(address):
             known = find(name)
             if known is None:
-                return str(client.create_experiment(name, artifact_location=place.artifacts))
+                return str(client.create_experiment(name, artifact_location=address.artifacts))
         if known.lifecycle_stage != "active":
             raise TrackingError(
-                f"Experiment {name!r} at {place.shown} is deleted. Choose another tracking.experiment, or restore it: "
-                f"{_restore_command(place, str(known.experiment_id))}"
+                f"Experiment {name!r} at {address.shown} is deleted. Choose another tracking.experiment, or restore it: "
+                f"{_restore_command(address, str(known.experiment_id))}"
             )
         return str(known.experiment_id)
 
 
-def _restore_command(place: TrackingPlace, experiment: str) -> str:
+def _restore_command(address: StoreAddress, experiment: str) -> str:
     """Return the command that brings a deleted experiment of this store back."""
-    store = shlex.quote(f"MLFLOW_TRACKING_URI={place.shown}")
+    store = shlex.quote(f"MLFLOW_TRACKING_URI={address.shown}")
     return f"env {store} {shlex.quote(sys.executable)} -m mlflow experiments restore --experiment-id {experiment}"
 
 
@@ -178,7 +179,7 @@ def run_exists(client: Any, run_id: str) -> bool:
 
 
 @contextmanager
-def translated(place: TrackingPlace, action: str) -> Iterator[None]:
+def translated(address: StoreAddress, action: str) -> Iterator[None]:
     """Turn what MLflow raises while we `action` into one `TrackingError`."""
     try:
         yield
@@ -190,29 +191,29 @@ def translated(place: TrackingPlace, action: str) -> Iterator[None]:
 
         if not isinstance(error, MlflowException | SQLAlchemyError | OSError | ImportError):
             raise
-        raise TrackingError(f"Could not {action} at MLflow, {place.shown}: {reason(error)}. {_remedy(place, error)}") from error
+        raise TrackingError(f"Could not {action} at MLflow, {address.shown}: {reason(error)}. {_remedy(address, error)}") from error
 
 
 def reason(error: BaseException) -> str:
     """Return what the system says where MLflow wraps it in several layers, otherwise the message on one line, without secrets."""
-    text = mask(" ".join(str(error).split()))
+    text = mask_secrets(" ".join(str(error).split()))
     system = re.search(r"\[Errno -?\d+\] ([A-Z][\w ]+)", text)
     return system[1] if system else text[:600].rstrip(".")
 
 
-def _remedy(place: TrackingPlace, error: Exception) -> str:
+def _remedy(address: StoreAddress, error: Exception) -> str:
     if getattr(error, "error_code", "") in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
         return _MISSING_REMEDY
-    return _LOCAL_REMEDY if place.database is not None else _REMOTE_REMEDY
+    return _LOCAL_REMEDY if address.database is not None else _REMOTE_REMEDY
 
 
 @contextmanager
-def _store_lock(place: TrackingPlace) -> Iterator[None]:
+def _store_lock(address: StoreAddress) -> Iterator[None]:
     """Hold the lock beside a sqlite file while something is made that must exist once; other stores look after themselves."""
-    if place.database is None:
+    if address.database is None:
         yield
         return
-    with locked(_lock_file(place.database)):
+    with locked(_lock_file(address.database)):
         yield
 
 

@@ -24,7 +24,7 @@ _TRUNCATED_FROM = 4 << 20
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One thing to store with a run."""
 
     run_id: str
@@ -38,10 +38,10 @@ class Entry:
         return json.dumps([self.run_id, self.kind, self.body], separators=(",", ":")).encode() + b"\n"
 
     @staticmethod
-    def of(line: bytes) -> "Entry":
+    def of(line: bytes) -> "JournalEntry":
         """The entry that `line` made; raises `ValueError` for a damaged line."""
         run_id, kind, body = json.loads(line)
-        return Entry(run_id, kind, body)
+        return JournalEntry(run_id, kind, body)
 
 
 class Journal:
@@ -80,7 +80,7 @@ class Journal:
             return None
         return Journal(path, descriptor, _offset(path))
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: JournalEntry) -> None:
         """Add a record at the end."""
         line = entry.line()
         view = memoryview(line)
@@ -89,12 +89,12 @@ class Journal:
         self._size += len(line)
         self.waiting += 1
 
-    def unsent(self, limit: int) -> tuple[list[Entry], list[int]]:
+    def unsent(self, limit: int) -> tuple[list[JournalEntry], list[int]]:
         """Return up to `limit` records that are not sent, in order, and the offset after each; a damaged line is passed over."""
         entries, ends = [], []
         for line, end in self._lines():
             with suppress(ValueError):  # Half a line after a power failure; nothing more can be made of it.
-                entries.append(Entry.of(line))
+                entries.append(JournalEntry.of(line))
                 ends.append(end)
             if len(entries) == limit:
                 break
@@ -136,12 +136,12 @@ def journals(folder: Path) -> list[Path]:
 
 def runs_waiting(path: Path) -> set[str]:
     """Return the runs of which the journal at `path`, whoever has it, has records that are not sent."""
-    found = set()
+    run_ids = set()
     with suppress(FileNotFoundError):
         for line, _ in _complete_lines(path, _offset(path)):
             with suppress(ValueError):
-                found.add(Entry.of(line).run_id)
-    return found
+                run_ids.add(JournalEntry.of(line).run_id)
+    return run_ids
 
 
 def _complete_lines(path: Path, offset: int) -> Iterator[tuple[bytes, int]]:

@@ -32,7 +32,7 @@ _AT_ONCE = 500
 """Runs that one query names."""
 
 
-class LocalStore:
+class MlflowDatabase:
     """The sqlite file of a store that is opened without a server."""
 
     def __init__(self, database: Path) -> None:
@@ -65,13 +65,13 @@ class LocalStore:
 
     def histories(self, runs: Sequence[str], key: str) -> dict[str, tuple[tuple[int, float], ...]] | None:
         """The values of a metric as (step, value), by step, of each run that has it."""
-        found: dict[str, list[tuple[int, float]]] = {}
+        by_run: dict[str, list[tuple[int, float]]] = {}
         rows = self._ask("SELECT run_uuid, step, value, is_nan FROM metrics WHERE key = ? AND run_uuid IN", runs, (key,))
         if rows is None:
             return None
         for run, step, value, is_nan in rows:
-            found.setdefault(run, []).append((int(step), _number(value, is_nan)))
-        return {run: tuple(sorted(values)) for run, values in found.items()}
+            by_run.setdefault(run, []).append((int(step), _number(value, is_nan)))
+        return {run: tuple(sorted(values)) for run, values in by_run.items()}
 
     def means(self, runs: Sequence[str], key: str) -> dict[str, float] | None:
         """The mean of all values of a metric, by run that has it."""
@@ -137,7 +137,7 @@ class LocalStore:
 class _Columns:
     """Parameters of the runs of one search, a key at a time."""
 
-    def __init__(self, store: LocalStore, runs: Sequence[str]) -> None:
+    def __init__(self, store: MlflowDatabase, runs: Sequence[str]) -> None:
         self._store, self._runs = store, runs
         self._read: dict[str, dict[str, str]] = {}
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from crossmesh.track.mlflow.client import TrackingPlace, translated
-from crossmesh.track.mlflow.journal import Entry
+from crossmesh.track.mlflow.client import StoreAddress, translated
+from crossmesh.track.mlflow.journal import JournalEntry
 from crossmesh.track.mlflow.limits import METRICS_PER_BATCH
 from crossmesh.track.tracked_run import TAG_VERSION
 
@@ -21,12 +21,12 @@ _DIGEST_LIMIT = 36
 """Longest digest of a data set that MLflow keeps, in characters."""
 
 
-def metric_entry(run_id: str, values: dict[str, float], step: int, milliseconds: int) -> Entry:
+def metric_entry(run_id: str, values: dict[str, float], step: int, milliseconds: int) -> JournalEntry:
     """Values of one step, at a time since 1970."""
-    return Entry(run_id, "metrics", [[key, value, milliseconds, step] for key, value in values.items()])
+    return JournalEntry(run_id, "metrics", [[key, value, milliseconds, step] for key, value in values.items()])
 
 
-def one_request(entries: Sequence[Entry]) -> tuple[int, list[Entry]]:
+def one_request(entries: Sequence[JournalEntry]) -> tuple[int, list[JournalEntry]]:
     """Return how many of the first `entries` go in one request, and those: metrics of one run up to MLflow's limit, else a single one."""
     first = entries[0]
     if first.kind != "metrics":
@@ -58,10 +58,10 @@ def _link_or_copy(source: str | Path, target: str | Path) -> None:
 
 
 class Sender:
-    """Sends entries through a client of `place`. Raises `TrackingError` when MLflow is away or refuses."""
+    """Sends entries through a client of `address`. Raises `TrackingError` when MLflow is away or refuses."""
 
-    def __init__(self, place: TrackingPlace, client: Any) -> None:
-        self._place = place
+    def __init__(self, address: StoreAddress, client: Any) -> None:
+        self._address = address
         self._client = client
         self._ways: dict[str, Callable[[str, Any], object]] = {
             "tags": self._tags,
@@ -72,11 +72,11 @@ class Sender:
             "status": self._status,
         }
 
-    def send(self, entries: Sequence[Entry], *, again: bool = False) -> int:
+    def send(self, entries: Sequence[JournalEntry], *, again: bool = False) -> int:
         """Send the first of `entries` that go in one request and return their number; `again`: MLflow may have some of them."""
         count, batch = one_request(entries)
         first = batch[0]
-        with translated(self._place, f"log {first.kind} of run {first.run_id}"):
+        with translated(self._address, f"log {first.kind} of run {first.run_id}"):
             if first.kind == "metrics":
                 self._metrics(first.run_id, [value for entry in batch for value in entry.body], again)
             else:
@@ -85,7 +85,7 @@ class Sender:
 
     def steps_of(self, run_id: str, keys: set[str] | None = None) -> set[tuple[str, int]]:
         """Return the (metric, step) pairs of a run; by default of all metrics but those of the system."""
-        with translated(self._place, f"read metrics of run {run_id}"):
+        with translated(self._address, f"read metrics of run {run_id}"):
             known = self._client.get_run(run_id).data.metrics
             wanted = [key for key in known if (key in keys if keys is not None else not key.startswith("system/"))]
             return {(key, int(entry.step)) for key in wanted for entry in self._client.get_metric_history(run_id, key)}
@@ -136,7 +136,7 @@ class Sender:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
         source = f"{self._client.get_run(run_id).info.artifact_uri}/{body['artifact']}"
-        known = [one for one in self._client.search_model_versions(f"run_id = '{run_id}'") if one.name == name]
+        known = [version for version in self._client.search_model_versions(f"run_id = '{run_id}'") if version.name == name]
         version = str((known or [self._client.create_model_version(name, source, run_id)])[0].version)
         for key, value in body["tags"].items():
             self._client.set_model_version_tag(name, version, key, value)

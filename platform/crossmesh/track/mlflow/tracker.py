@@ -16,10 +16,10 @@ from typing import Any
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.files import digest_text, read_json
 from crossmesh.track.flatten import PARAM_LIMIT, split_long
-from crossmesh.track.mlflow.client import LazyClient, open_experiment, run_exists, tracking_place, translated
-from crossmesh.track.mlflow.journal import Entry
+from crossmesh.track.mlflow.client import LazyClient, open_experiment, run_exists, store_address, translated
+from crossmesh.track.mlflow.journal import JournalEntry
 from crossmesh.track.mlflow.limits import PARAMS_PER_BATCH, TAG_LIMIT, metric_name
-from crossmesh.track.mlflow.local_store import LocalStore
+from crossmesh.track.mlflow.local_store import MlflowDatabase
 from crossmesh.track.mlflow.sender import Sender, metric_entry, spool
 from crossmesh.track.mlflow.views import NOTE, NOTE_TAG, VIEWS
 from crossmesh.track.mlflow.writer import Writer
@@ -56,14 +56,14 @@ class MlflowTracker(Tracker):
 
     def __init__(self, tracking: TrackingSpec, storage: StorageSpec, say: Callable[[str], None] | None = None) -> None:
         super().__init__(tracking, storage, say)
-        self._place = tracking_place(tracking, storage)
-        self._client: Any = LazyClient(self._place)
-        self._local = LocalStore(self._place.database) if self._place.database else None
+        self._address = store_address(tracking, storage)
+        self._client: Any = LazyClient(self._address)
+        self._local = MlflowDatabase(self._address.database) if self._address.database else None
         self._experiment_id: str | None = None
         self._open: dict[str, _OpenRun] = {}
-        self._journals = storage.path / "journal" / digest_text(self._place.uri)[:16]
-        self._sender = Sender(self._place, self._client)
-        self._writer = Writer(self._place, self._sender, self._journals, self._say)
+        self._journals = storage.path / "journal" / digest_text(self._address.uri)[:16]
+        self._sender = Sender(self._address, self._client)
+        self._writer = Writer(self._address, self._sender, self._journals, self._say)
         self.experiment()  # Says now that a server is away, not after the download of a model.
         try:
             self._writer.replay()
@@ -73,7 +73,7 @@ class MlflowTracker(Tracker):
     @property
     def uri(self) -> str:
         """The tracking URI, as it may be printed."""
-        return self._place.shown
+        return self._address.shown
 
     @property
     def title(self) -> str:
@@ -92,7 +92,7 @@ class MlflowTracker(Tracker):
     def prepare_views(self, address: str) -> dict[str, str]:
         """Store the prepared views with the experiment and return where each is, by title, for a UI at `address`."""
         experiment = self.experiment()
-        with translated(self._place, f"prepare the views of experiment {self._tracking.experiment!r}"):
+        with translated(self._address, f"prepare the views of experiment {self._tracking.experiment!r}"):
             there = self._client.get_experiment(experiment).tags
             wanted = dict(view.tag for view in VIEWS) | ({} if NOTE_TAG in there else {NOTE_TAG: NOTE})
             for key, value in wanted.items():
@@ -108,7 +108,7 @@ class MlflowTracker(Tracker):
     @property
     def has_ui(self) -> bool:
         """Whether the store is a server with a UI of its own."""
-        return self._place.artifacts is None
+        return self._address.artifacts is None
 
     def ui_arguments(self, port: int) -> list[str]:
         """Return the program and arguments of an MLflow UI on 127.0.0.1, for a store that has none."""
@@ -119,7 +119,7 @@ class MlflowTracker(Tracker):
         """Return the id of the experiment `tracking.experiment`, made on first use."""
         if self._experiment_id is None:
             known = self._local.experiment(self._tracking.experiment) if self._local else None
-            self._experiment_id = known or open_experiment(self._place, self._client, self._tracking.experiment)
+            self._experiment_id = known or open_experiment(self._address, self._client, self._tracking.experiment)
         return self._experiment_id
 
     def create_run(self, run: NewRun) -> str:
@@ -127,7 +127,7 @@ class MlflowTracker(Tracker):
         tags, files = split_long(run.tags, TAG_LIMIT, "tags")
         params, more_files = split_long(run.params, PARAM_LIMIT, "params")
         experiment = self.experiment()
-        with translated(self._place, f"start run {run.name!r}"):
+        with translated(self._address, f"start run {run.name!r}"):
             run_id = str(self._client.create_run(experiment, tags=tags, run_name=run.name).info.run_id)
         self._log_params(run_id, params)
         self._open[run_id] = _OpenRun()
@@ -143,7 +143,7 @@ class MlflowTracker(Tracker):
         self._writer.replay()
         self._settle()
         self._writer.wait_elsewhere(run_id)
-        with translated(self._place, f"resume run {run_id}"):
+        with translated(self._address, f"resume run {run_id}"):
             if not run_exists(self._client, run_id):
                 return None
             self._client.update_run(run_id, status="RUNNING")
@@ -177,7 +177,7 @@ class MlflowTracker(Tracker):
     def log_tags(self, run_id: str, values: Mapping[str, str]) -> None:
         """Set tags; a value over 8,000 characters becomes an artifact under `tags/`."""
         short, files = split_long(values, TAG_LIMIT, "tags")
-        self._put(Entry(run_id, "tags", short))
+        self._put(JournalEntry(run_id, "tags", short))
         for path, text in files.items():
             self.log_text(run_id, path, text)
 
@@ -191,22 +191,22 @@ class MlflowTracker(Tracker):
             "context": dataset.context,
             "profile": json.dumps(dataset.profile),
         }
-        self._put(Entry(run_id, "dataset", body))
+        self._put(JournalEntry(run_id, "dataset", body))
 
     def log_text(self, run_id: str, path: str, text: str) -> None:
         """Keep `text` as the artifact `path`."""
-        self._put(Entry(run_id, "text", {"path": path, "text": text}))
+        self._put(JournalEntry(run_id, "text", {"path": path, "text": text}))
 
     def log_artifact(self, run_id: str, source: Path, folder: str) -> None:
         """Store a file or folder; for an open run what it is now is kept until it is sent: as a link where that can be, else a copy."""
         if run_id in self._open:
             source = spool(self._journals, source)
-        self._put(Entry(run_id, "files", {"source": str(source), "folder": folder}))
+        self._put(JournalEntry(run_id, "files", {"source": str(source), "folder": folder}))
 
     def register_model(self, run_id: str, version: ModelVersion) -> None:
         """Make the version; one that the run already has is taken again, with the new tags."""
         body = {"artifact": version.artifact, "name": version.name, "tags": dict(version.tags), "alias": version.alias}
-        self._put(Entry(run_id, "version", body))
+        self._put(JournalEntry(run_id, "version", body))
 
     def end_run(self, run_id: str, status: str | None) -> None:
         """End a run, or let go of it, and wait until all that was logged is stored.
@@ -214,7 +214,7 @@ class MlflowTracker(Tracker):
         While MLflow is away that wait is bounded; it is said then where the rest lies, and the next job sends it.
         """
         if status is not None:
-            self._put(Entry(run_id, "status", {"status": status, "at": int(time.time() * 1000)}))
+            self._put(JournalEntry(run_id, "status", {"status": status, "at": int(time.time() * 1000)}))
         self._open.pop(run_id, None)
         self._writer.settle(_PATIENCE_S)
         if not self._open:
@@ -225,14 +225,14 @@ class MlflowTracker(Tracker):
         if (local := self._local_run(run_id)) is not None:
             return local
         self._settle()
-        with translated(self._place, f"read run {run_id}"):
+        with translated(self._address, f"read run {run_id}"):
             return _tracked(self._client.get_run(run_id))
 
     def has_run(self, run_id: str) -> bool:
         """Whether the store has a run of this whole id."""
         if self._local_run(run_id) is not None:
             return True
-        with translated(self._place, f"read run {run_id}"):
+        with translated(self._address, f"read run {run_id}"):
             return run_exists(self._client, run_id)
 
     def _local_run(self, run_id: str) -> TrackedRun | None:
@@ -243,7 +243,7 @@ class MlflowTracker(Tracker):
     def history(self, run_id: str, key: str) -> tuple[tuple[int, float], ...]:
         """Return a metric's values as (step, value), by step; as MLflow gives them."""
         self._settle()
-        with translated(self._place, f"read metric {key} of run {run_id}"):
+        with translated(self._address, f"read metric {key} of run {run_id}"):
             return tuple(sorted((int(entry.step), float(entry.value)) for entry in self._client.get_metric_history(run_id, key)))
 
     def histories(self, run_ids: Sequence[str], key: str) -> dict[str, tuple[tuple[int, float], ...]]:
@@ -263,16 +263,16 @@ class MlflowTracker(Tracker):
     def read_json(self, run_id: str, path: str) -> Any:
         """Return the JSON artifact at `path` of a run."""
         self._settle()
-        local = self._place.local_artifact(run_id, path)
+        local = self._address.local_artifact(run_id, path)
         return read_json(local) if local else super().read_json(run_id, path)
 
     def download(self, run_id: str, path: str, folder: Path) -> Path:
         """Copy the artifact file or folder at `path` of a run into the existing `folder` and return where it is."""
         self._settle()
-        with translated(self._place, f"read artifact {path} of run {run_id}"):
+        with translated(self._address, f"read artifact {path} of run {run_id}"):
             return Path(self._client.download_artifacts(run_id, path, str(folder)))
 
-    def _put(self, entry: Entry) -> None:
+    def _put(self, entry: JournalEntry) -> None:
         """Send through the journal what belongs to an open run, and at once what does not."""
         if entry.run_id in self._open:
             self._writer.put(entry)
@@ -287,7 +287,7 @@ class MlflowTracker(Tracker):
         from mlflow.entities import Param
 
         entries = [Param(key, value) for key, value in params.items()]
-        with translated(self._place, f"log parameters of run {run_id}"):
+        with translated(self._address, f"log parameters of run {run_id}"):
             for start in range(0, len(entries), PARAMS_PER_BATCH):
                 self._client.log_batch(run_id, params=entries[start : start + PARAMS_PER_BATCH])
 
@@ -304,7 +304,7 @@ class MlflowTracker(Tracker):
         token: str | None = None
         text = search_text(query)
         order = ["attributes.start_time DESC"]  # MLflow adds the id, so that no run falls between two pages.
-        with translated(self._place, "search runs"):
+        with translated(self._address, "search runs"):
             while True:
                 page = self._client.search_runs([experiment], text, order_by=order, max_results=limit or _PAGE, page_token=token)
                 matches += [_tracked(run) for run in page]

@@ -14,7 +14,7 @@ from crossmesh.metrics import FINAL_LOSS, GRAD_NORM, TOKENS, TOKENS_PER_S, USD, 
 _TAG = "mlflow.sharedViewState."
 NOTE_TAG = "mlflow.note.content"
 NOTE = """Runs of crossmesh. Tags say what a run is: `crossmesh.kind`; `crossmesh.science` and `crossmesh.system` are the fingerprints of
-what was learnt and of how fast: speed may be compared where the first is equal. `crossmesh.adapter`, `crossmesh.base` and
+what was learned and of how fast: speed may be compared where the first is equal. `crossmesh.adapter`, `crossmesh.base` and
 `crossmesh.data` lead from data to adapter, server and evaluation. `crossmesh ui` prints the addresses of the prepared views;
 `crossmesh compare` decides."""
 _SECTION = "crossmesh"
@@ -59,7 +59,7 @@ class View:
             # Ordered by their time, runs lie below their parents, and MLflow draws no charts of those whose parent is closed.
             "orderByKey": f"metrics.`{self.metrics[0]}`",
             "orderByAsc": self.ascending,
-            "selectedColumns": [f"{place}.`{name}`" for place, name in columns],
+            "selectedColumns": [f"{scope}.`{name}`" for scope, name in columns],
             "runsHiddenMode": "FIRST_20_RUNS",
             "compareRunCharts": charts,
             "compareRunSections": [{"uuid": _SECTION, "name": self.title, "display": True, "isReordered": True}],
@@ -67,7 +67,7 @@ class View:
         }
 
 
-def line(title: str, metric: str, over: str = "") -> dict[str, Any]:
+def line_chart(title: str, metric: str, over: str = "") -> dict[str, Any]:
     """A curve by step, or over another metric of the same steps."""
     axis = {"xAxisKey": "metric", "selectedXAxisMetricKey": over} if over else {"xAxisKey": "step"}
     return {**_chart("LINE", title), "metricKey": metric, "selectedMetricKeys": [metric], "useGlobalXaxisKey": False, **axis}
@@ -105,12 +105,12 @@ VIEWS = (
         (_LOSS, _SPEED, WALL_CLOCK.key, _USD, TOKENS.step),
         ("crossmesh.science", "crossmesh.system"),
         (
-            line("Loss by tokens", FINAL_LOSS.step, TOKENS.step),
+            line_chart("Loss by tokens", FINAL_LOSS.step, TOKENS.step),
             bar("Tokens/s", _SPEED),
             parallel("Tokens/s by mesh and micro-batch", _MESH, (_SPEED,)),
             scatter("Cost by quality: USD and final loss", _USD, _LOSS),
-            line("Tokens/s by step", TOKENS_PER_S.step),
-            line("Gradient norm by tokens", GRAD_NORM.step, TOKENS.step),
+            line_chart("Tokens/s by step", TOKENS_PER_S.step),
+            line_chart("Gradient norm by tokens", GRAD_NORM.step, TOKENS.step),
         ),
     ),
     View(

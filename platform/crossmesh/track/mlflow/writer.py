@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from crossmesh.files import locked
-from crossmesh.track.mlflow.client import TrackingPlace, reason
-from crossmesh.track.mlflow.journal import Entry, Journal, journals, runs_waiting
+from crossmesh.track.mlflow.client import StoreAddress, reason
+from crossmesh.track.mlflow.journal import Journal, JournalEntry, journals, runs_waiting
 from crossmesh.track.mlflow.sender import Sender
 from crossmesh.track.run_log import TrackingError
 
@@ -34,14 +34,14 @@ class Writer:
     """Takes a process's records and sees to it that MLflow gets each once.
 
     Args:
-        place: named in messages.
+        address: named in messages.
         sender: sends one request.
-        folder: of the journals of this place.
+        folder: of the journals of this address.
         say: hears, from any thread, once that MLflow is away, now and then how much waits, and that it is back.
     """
 
-    def __init__(self, place: TrackingPlace, sender: Sender, folder: Path, say: Callable[[str], None]) -> None:
-        self._named = f"MLflow, {place.shown},"
+    def __init__(self, address: StoreAddress, sender: Sender, folder: Path, say: Callable[[str], None]) -> None:
+        self._named = f"MLflow, {address.shown},"
         self._sender = sender
         self._folder = folder
         self._say = say
@@ -53,7 +53,7 @@ class Writer:
         self._refused: set[str] = set()
         self._away_since: float | None = None
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: JournalEntry) -> None:
         """Keep `entry` and send it soon. Raises `TrackingError` when it cannot be kept."""
         with self._changed:
             try:
@@ -187,7 +187,7 @@ class Writer:
             raise TrackingError(f"The journal {journal.path} cannot be used: {reason(error)}.") from error
         return True
 
-    def _send(self, entries: list[Entry], *, again: bool) -> int:
+    def _send(self, entries: list[JournalEntry], *, again: bool) -> int:
         """Send the first of `entries` and return how many. What MLflow refuses for good is put aside, alone."""
         for some in (entries, entries[:1]):
             try:
@@ -208,7 +208,7 @@ class Writer:
             self._say(f"{refused} What is refused of this run is kept in {kept}; the job goes on.")
         return 1
 
-    def _request(self, entries: list[Entry], *, again: bool) -> int:
+    def _request(self, entries: list[JournalEntry], *, again: bool) -> int:
         try:
             return self._sender.send(entries, again=again)
         except TrackingError:

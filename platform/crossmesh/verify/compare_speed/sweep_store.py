@@ -34,7 +34,7 @@ from crossmesh.console import Stage
 from crossmesh.files import digest_text, write_json
 from crossmesh.metrics import FINAL_LOSS, PADDED_TOKENS_PER_S, TOKENS_PER_S
 from crossmesh.track.flatten import flatten
-from crossmesh.track.mlflow.client import tracking_place
+from crossmesh.track.mlflow.client import store_address
 from crossmesh.track.provenance import gather_provenance
 from crossmesh.track.tracked_run import TAG_ADAPTER, TAG_IDENTITY, TAG_SCIENCE, TAG_TRAINED
 from crossmesh.track.tracker import Tracker
@@ -67,7 +67,7 @@ def make_sweep(spec: ExperimentSpec, storage: Path, runs: int, steps: int, stage
         made.append(_make_run(tracker, _with_rate(systems[number], rate), sciences[rate], provenance, parent, number))
         stage.progress("runs", number + 1, runs)
     tracker.finish(parent)
-    database = tracking_place(TrackingSpec(), where).database
+    database = store_address(TrackingSpec(), where).database
     if database is None:
         raise AssertionError("a store under a storage root is a sqlite file")
     with closing(sqlite3.connect(database)) as store:

@@ -42,7 +42,7 @@ from crossmesh.serve.adapters import ServedBase
 from crossmesh.serve.record import engine_record
 from crossmesh.serve.vllm.settings import engine_settings
 from crossmesh.track.tracked_run import TAG_SCIENCE, TAG_SYSTEM, TAG_TRAINED, TrackedRun
-from crossmesh.track.tracker import flat_params
+from crossmesh.track.tracker import RunSettings
 from crossmesh.train.train_job import ResumeCheckpoint
 from crossmesh.trial import trial
 from crossmesh.trial.trial_log import params_of
@@ -338,14 +338,14 @@ class World:
             "evaluation": self._evaluation(spec, own),
             "server": described,
             "measurements": identity_of(described, spec.bench),
-            "workload": _workload(TrackedRun("r", "bench", "FINISHED", params=flat_params(spec, emulated=False))),
+            "workload": _workload(TrackedRun("r", "bench", "FINISHED", params=RunSettings(spec).params)),
             "cells": [asdict(cell) for cell in cells_of(spec.bench)],
         }
         said = {
             SCIENCE: prepared.science.contents,
             SYSTEM: prepared.system.contents,
             EVALUATION: examination,
-            PROVENANCE: flat_params(params_of(spec), emulated=False),
+            PROVENANCE: RunSettings(params_of(spec)).params,
         }
         return {scope: canonical_json(value) for scope, value in said.items()}
 

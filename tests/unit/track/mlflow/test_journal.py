@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from crossmesh.track.mlflow import journal as module
-from crossmesh.track.mlflow.journal import Entry, Journal, journals, runs_waiting
+from crossmesh.track.mlflow.journal import Journal, JournalEntry, journals, runs_waiting
 
 
-def _entries(count: int, run: str = "r") -> list[Entry]:
-    return [Entry(run, "metrics", [["loss", float(step), 5, step]]) for step in range(count)]
+def _entries(count: int, run: str = "r") -> list[JournalEntry]:
+    return [JournalEntry(run, "metrics", [["loss", float(step), 5, step]]) for step in range(count)]
 
 
 def _abandon(journal: Journal) -> Path:
@@ -21,9 +21,9 @@ def _abandon(journal: Journal) -> Path:
 
 def test_what_is_not_sent_is_there_in_order_after_the_process_has_died(tmp_path: Path) -> None:
     script = (
-        "import os, sys; from pathlib import Path; from crossmesh.track.mlflow.journal import Entry, Journal\n"
+        "import os, sys; from pathlib import Path; from crossmesh.track.mlflow.journal import JournalEntry, Journal\n"
         "journal = Journal.create(Path(sys.argv[1]))\n"
-        "for step in range(4): journal.append(Entry('r', 'metrics', [['loss', float('nan'), 5, step]]))\n"
+        "for step in range(4): journal.append(JournalEntry('r', 'metrics', [['loss', float('nan'), 5, step]]))\n"
         "_, ends = journal.unsent(2)\n"
         "journal.store_offset(ends[-1])\n"
         "os.kill(os.getpid(), 9)\n"
@@ -76,7 +76,7 @@ def test_a_long_journal_that_is_sent_begins_anew(tmp_path: Path, monkeypatch: py
     mine.store_offset(mine.unsent(4)[1][-1])
     mine.count_sent(1)
     assert mine.path.stat().st_size == 0
-    late = Entry("s", "text", {"path": "a", "text": "ü\n"})
+    late = JournalEntry("s", "text", {"path": "a", "text": "ü\n"})
     mine.append(late)
     assert (mine.waiting, mine.unsent(4)[0]) == (1, [late])
     left = Journal.take(_abandon(mine))

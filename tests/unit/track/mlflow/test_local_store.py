@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from crossmesh.track.mlflow.local_store import LocalStore
+from crossmesh.track.mlflow.local_store import MlflowDatabase
 from crossmesh.track.mlflow.tracker import search_text
 from crossmesh.track.run_log import TrackingError
 from crossmesh.track.tracker import RunQuery
@@ -47,9 +47,9 @@ def file(tmp_path):
 
 
 def test_an_experiment_is_known_by_its_name_unless_it_is_deleted(file, tmp_path):
-    store = LocalStore(file)
+    store = MlflowDatabase(file)
     assert [store.experiment(name) for name in ("it's ours", "gone", "nothing")] == ["1", None, None]
-    assert LocalStore(tmp_path / "absent.db").experiment("it's ours") is None
+    assert MlflowDatabase(tmp_path / "absent.db").experiment("it's ours") is None
 
 
 def numbers(found):
@@ -57,7 +57,7 @@ def numbers(found):
 
 
 def test_all_runs_are_found_newest_first_with_what_they_have(file):
-    found = LocalStore(file).search("1", RunQuery())
+    found = MlflowDatabase(file).search("1", RunQuery())
     assert numbers(found) == sorted(set(range(RUNS)) - {7}, key=lambda number: (-(number // 2), number))
     by_number = {int(run.run_id, 16): run for run in found}
     assert by_number[1202].name == "run 1202"
@@ -69,7 +69,7 @@ def test_all_runs_are_found_newest_first_with_what_they_have(file):
 
 
 def test_what_is_wanted_is_all_that_is_found(file):
-    store = LocalStore(file)
+    store = MlflowDatabase(file)
     assert numbers(store.search("1", RunQuery({"kind": "it's"}, "FAILED", without={"hardware": "cpu"}))) == [
         n for n in range(1202, 999, -2) if n % 6 == 0
     ]
@@ -81,7 +81,7 @@ def test_what_is_wanted_is_all_that_is_found(file):
 
 def test_curves_and_means_of_many_runs(file):
     ids = [f"{number:032x}" for number in range(RUNS)]
-    store = LocalStore(file)
+    store = MlflowDatabase(file)
     curves = store.histories([*ids, "unknown"], "loss")
     assert len(curves) == RUNS
     assert curves[ids[1200]] == ((0, 1200.0), (1, 1201.0), (2, 1202.0))
@@ -91,7 +91,7 @@ def test_curves_and_means_of_many_runs(file):
 
 
 def test_one_parameter_of_all_runs_is_read_at_once(file, monkeypatch):
-    store = LocalStore(file)
+    store = MlflowDatabase(file)
     found, asked = store.search("1", RunQuery()), []
     monkeypatch.setattr(store, "column", lambda runs, key: asked.append((len(runs), key)) or dict.fromkeys(runs, "x"))
     assert {run.params["hardware"] for run in found} == {"x"}
@@ -102,24 +102,24 @@ def test_one_parameter_of_all_runs_is_read_at_once(file, monkeypatch):
 def test_of_other_tables_nothing_is_said(file, change):
     with closing(sqlite3.connect(file)) as other:
         other.execute(change)
-    store = LocalStore(file)
+    store = MlflowDatabase(file)
     assert store.search("1", RunQuery()) is None
     assert store.histories(["0"], "loss") is None
     assert store.means(["0"], "loss") is None
 
 
 def test_a_file_that_is_away_or_damaged_is_not_made(tmp_path):
-    assert LocalStore(tmp_path / "none.db").search("1", RunQuery()) is None
+    assert MlflowDatabase(tmp_path / "none.db").search("1", RunQuery()) is None
     assert not (tmp_path / "none.db").exists()
     (tmp_path / "text.db").write_text("no database " * 100)
-    assert LocalStore(tmp_path / "text.db").search("1", RunQuery()) is None
+    assert MlflowDatabase(tmp_path / "text.db").search("1", RunQuery()) is None
     with pytest.raises(TrackingError, match="Could not read parameters"):
-        LocalStore(tmp_path / "text.db").params("0")
+        MlflowDatabase(tmp_path / "text.db").params("0")
 
 
 def test_nothing_is_written(file):
     before = file.read_bytes()
-    with closing(LocalStore(file)._opened()) as store, pytest.raises(sqlite3.OperationalError, match="readonly"):
+    with closing(MlflowDatabase(file)._opened()) as store, pytest.raises(sqlite3.OperationalError, match="readonly"):
         store.execute("DELETE FROM runs")
     assert file.read_bytes() == before
 

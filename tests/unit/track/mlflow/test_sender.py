@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from crossmesh.track.mlflow.client import TrackingPlace
-from crossmesh.track.mlflow.journal import Entry
+from crossmesh.track.mlflow.client import StoreAddress
+from crossmesh.track.mlflow.journal import JournalEntry
 from crossmesh.track.mlflow.sender import Sender, metric_entry, one_request, spool
 from crossmesh.track.tracked_run import registered_name
 
@@ -14,8 +14,8 @@ def test_metrics_of_one_run_go_together_up_to_the_limit_of_a_request() -> None:
     steps = [metric_entry("a", {f"m{index}": 1.0 for index in range(300)}, step, 5) for step in range(5)]
     assert one_request(steps)[0] == 3  # 900 values; four would be 1,200.
     assert one_request([steps[0], metric_entry("b", {"m": 1.0}, 0, 5)])[0] == 1
-    assert one_request([steps[0], Entry("a", "tags", {}), steps[1]])[0] == 1
-    assert one_request([Entry("a", "tags", {}), Entry("a", "tags", {})])[0] == 1
+    assert one_request([steps[0], JournalEntry("a", "tags", {}), steps[1]])[0] == 1
+    assert one_request([JournalEntry("a", "tags", {}), JournalEntry("a", "tags", {})])[0] == 1
     assert one_request([metric_entry("a", {f"m{index}": 1.0 for index in range(1_200)}, 0, 5), steps[0]])[0] == 1
 
 
@@ -42,7 +42,7 @@ class _Client:
 
 def test_only_what_is_sent_again_is_looked_up_and_left_out() -> None:
     client = _Client()
-    sender = Sender(TrackingPlace("http://x", None), client)
+    sender = Sender(StoreAddress("http://x", None), client)
     entries = [metric_entry("r", {"loss": 1.0, "rate": 2.0}, 1, 5), metric_entry("r", {"loss": 3.0}, 2, 6)]
     assert sender.send(entries, again=True) == 2
     assert sender.send([metric_entry("r", {f"m{index}": 1.0 for index in range(1_200)}, 0, 5)]) == 1
@@ -62,8 +62,8 @@ def test_files_are_kept_as_they_are_now(tmp_path: Path) -> None:
     assert (kept.name, (kept / "deep" / "a.bin").read_text(), single.name, single.read_text()) == ("adapter", "one", "a.bin", "one")
     assert kept.parent != single.parent
     client = _Client()
-    sender = Sender(TrackingPlace("http://x", None), client)
-    entry = Entry("r", "files", {"source": str(kept), "folder": "adapter"})
+    sender = Sender(StoreAddress("http://x", None), client)
+    entry = JournalEntry("r", "files", {"source": str(kept), "folder": "adapter"})
     assert [sender.send([entry]), sender.send([entry])] == [1, 1]  # As after the death of a process between sending and saying so.
     assert client.uploaded == [(str(kept), "adapter")]
     assert single.exists()

@@ -1,6 +1,6 @@
 import json
 
-from crossmesh.track.mlflow.views import VIEWS, line
+from crossmesh.track.mlflow.views import VIEWS, line_chart
 
 
 def test_a_view_is_a_tag_that_every_server_takes_and_an_address() -> None:
@@ -22,6 +22,6 @@ def test_a_view_is_a_tag_that_every_server_takes_and_an_address() -> None:
 
 
 def test_a_curve_over_tokens_takes_its_axis_from_a_metric_and_not_from_the_page() -> None:
-    chart = line("Loss by tokens", "train/loss", "train/tokens")
+    chart = line_chart("Loss by tokens", "train/loss", "train/tokens")
     assert (chart["xAxisKey"], chart["selectedXAxisMetricKey"], chart["useGlobalXaxisKey"]) == ("metric", "train/tokens", False)
-    assert line("Loss", "train/loss")["xAxisKey"] == "step"
+    assert line_chart("Loss", "train/loss")["xAxisKey"] == "step"

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from crossmesh.track.mlflow import writer as module
-from crossmesh.track.mlflow.client import TrackingPlace
-from crossmesh.track.mlflow.journal import Entry, Journal, journals
+from crossmesh.track.mlflow.client import StoreAddress
+from crossmesh.track.mlflow.journal import Journal, JournalEntry, journals
 from crossmesh.track.mlflow.sender import one_request
 from crossmesh.track.mlflow.writer import Writer
 from crossmesh.track.run_log import TrackingError
@@ -17,12 +17,12 @@ class _Server:
     """Takes what is sent, unless it is away or refuses; notes what was announced as perhaps sent before."""
 
     def __init__(self) -> None:
-        self.got: list[Entry] = []
+        self.got: list[JournalEntry] = []
         self.again: list[bool] = []
         self.away = False
         self.refused = "no such tag"
 
-    def send(self, entries: Sequence[Entry], *, again: bool = False) -> int:
+    def send(self, entries: Sequence[JournalEntry], *, again: bool = False) -> int:
         if self.away:
             raise TrackingError("away") from ConnectionRefusedError(111, "Connection refused")
         count, batch = one_request(entries)
@@ -51,15 +51,15 @@ def said() -> list[str]:
 
 @pytest.fixture
 def writer(server: _Server, said: list[str], tmp_path: Path) -> Writer:
-    return Writer(TrackingPlace("http://here", None), server, tmp_path, said.append)
+    return Writer(StoreAddress("http://here", None), server, tmp_path, said.append)
 
 
-def _step(step: int, run: str = "r") -> Entry:
-    return Entry(run, "metrics", [["loss", 1.0, 5, step]])
+def _step(step: int, run: str = "r") -> JournalEntry:
+    return JournalEntry(run, "metrics", [["loss", 1.0, 5, step]])
 
 
 def test_everything_arrives_in_order_and_nothing_is_left(writer: Writer, server: _Server, said: list[str], tmp_path: Path) -> None:
-    entries = [_step(0), Entry("r", "tags", {"a": "b"}), _step(1), _step(2), Entry("r", "status", {})]
+    entries = [_step(0), JournalEntry("r", "tags", {"a": "b"}), _step(1), _step(2), JournalEntry("r", "status", {})]
     for entry in entries:
         writer.put(entry)
     assert writer.settle(0.0)
@@ -75,7 +75,7 @@ def test_who_settles_waits_for_nothing_that_other_threads_put_meanwhile(writer: 
     writer.put(_step(0))
     send = server.send
 
-    def more(entries: Sequence[Entry], *, again: bool = False) -> int:
+    def more(entries: Sequence[JournalEntry], *, again: bool = False) -> int:
         writer.put(_step(len(server.got) + 1, "other"))  # There is always something that waits.
         return send(entries, again=again)
 
@@ -120,7 +120,7 @@ def test_what_is_left_at_the_end_is_said_and_sent_by_the_next_process(
     (path,) = journals(tmp_path)
     assert said[-1].startswith(f"MLflow, http://here, does not take records: 3 of this job wait in {path}. The next job")
     server_of_next = _Server()
-    following = Writer(TrackingPlace("http://here", None), server_of_next, tmp_path, said.append)
+    following = Writer(StoreAddress("http://here", None), server_of_next, tmp_path, said.append)
     following.replay()
     assert server_of_next.got == []  # The first process lives.
     with pytest.raises(TrackingError, match=f"Records of run r wait in {path} for another job"):
@@ -163,7 +163,7 @@ def test_a_replay_that_breaks_off_keeps_the_rest(server: _Server, said: list[str
     for run in ("r", "s"):
         left.append(_step(0, run))
     os.close(left._descriptor)
-    writer = Writer(TrackingPlace("http://here", None), server, tmp_path, said.append)
+    writer = Writer(StoreAddress("http://here", None), server, tmp_path, said.append)
     server.away = True
     with pytest.raises(TrackingError, match="away"):
         writer.replay()
@@ -174,7 +174,7 @@ def test_a_replay_that_breaks_off_keeps_the_rest(server: _Server, said: list[str
 
 def test_what_the_server_refuses_for_good_is_put_aside_alone(writer: Writer, server: _Server, said: list[str], tmp_path: Path) -> None:
     server.refused = "bad"
-    entries = [_step(0), Entry("r", "metrics", [["bad", 1.0, 5, 1]]), _step(2), Entry("r", "text", {"path": "bad"}), _step(3)]
+    entries = [_step(0), JournalEntry("r", "metrics", [["bad", 1.0, 5, 1]]), _step(2), JournalEntry("r", "text", {"path": "bad"}), _step(3)]
     for entry in entries:
         writer.put(entry)
     assert writer.settle(0.0)
@@ -186,8 +186,8 @@ def test_what_the_server_refuses_for_good_is_put_aside_alone(writer: Writer, ser
 def test_a_metric_that_is_refused_costs_itself_alone(writer: Writer, server: _Server, tmp_path: Path) -> None:
     server.refused = "bad"
     values = [["one", 1.0, 5, 0], ["bad", 2.0, 5, 0], ["two", 3.0, 5, 0]]
-    writer.put(Entry("r", "metrics", values))
+    writer.put(JournalEntry("r", "metrics", values))
     writer.put(_step(1))
     assert writer.settle(0.0)
     assert [entry.body for entry in server.got] == [[values[0]], [values[2]], _step(1).body]
-    assert (tmp_path / "refused.jsonl").read_bytes() == Entry("r", "metrics", [values[1]]).line()
+    assert (tmp_path / "refused.jsonl").read_bytes() == JournalEntry("r", "metrics", [values[1]]).line()
