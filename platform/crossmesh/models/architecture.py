@@ -70,6 +70,17 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class Multipliers:
+    """What some families multiply values by on their way through the model."""
+
+    embedding: float = 1.0
+    residual: float = 1.0
+    """Of what attention and feed-forward network add to the stream."""
+    logits: float = 1.0
+    """Backends multiply the hidden states by it instead, so that no loss needs to know."""
+
+
+@dataclass(frozen=True)
 class Architecture:
     """A decoder-only text model."""
 
@@ -96,6 +107,7 @@ class Architecture:
     """Queries are divided by its root; 0 where that is the family's own rule."""
     attention_softcap: float = 0.0
     """Attention scores are `cap * tanh(scores / cap)`; 0 where they are not capped."""
+    multipliers: Multipliers = Multipliers()
 
     def layer_prefix(self, layer: int) -> str:
         """Start of the names of layer `layer`, e.g. `model.layers.0.`."""

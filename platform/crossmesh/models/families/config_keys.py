@@ -73,7 +73,7 @@ DENSE = {**FIXED, "hidden_act": ("silu", None), "attention_bias": NONE, "mlp_bia
 GEMMA = {**FIXED, "attention_bias": NONE, "hidden_activation": ("gelu_pytorch_tanh", None), "attn_logit_softcapping": NONE}
 
 _OTHERS = frozenset({
-    "quantization_config", "logit_scale", "embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling",
+    "quantization_config", "logit_scale",
     "scale_depth", "scale_emb", "dim_model_base", "attention_chunk_size", "no_rope_layers", "nope_layers", "num_local_experts",
     "num_experts_per_tok", "shared_expert_intermediate_size", "n_shared_experts", "first_k_dense_replace", "qk_layernorm",
     "use_qk_norm", "clip_qkv", "alibi", "resid_pdrop", "embd_pdrop", "longrope", "rope_interleaved",

@@ -148,10 +148,10 @@ def model_inputs(
 
 
 def hidden_states(model: Any, architecture: Architecture, inputs: ModelInputs) -> Tensor:
-    """The decoder's normed output [B, T, hidden] in the model's dtype."""
+    """The decoder's normed output [B, T, hidden] in the model's dtype, times what the architecture multiplies logits by."""
     decoder = model.get_submodule(architecture.prefix.rstrip("."))
     output: Tensor = decoder(input_ids=inputs.tokens, use_cache=False, **inputs.arguments).last_hidden_state
-    return output
+    return output if architecture.multipliers.logits == 1 else output * architecture.multipliers.logits
 
 
 def output_weight(model: Any, architecture: Architecture) -> Tensor:

@@ -27,8 +27,8 @@ _CHIPS = ("v4", "v5e", "v5p", "v6e")
 """Chips that are one device of JAX each, and that libtpu compiles for."""
 _LAYER_S = 12.0
 """Seconds that a layer of a 31B model takes to compile on two cores: a first guess, until answers tell."""
-_NOT_ASKED = ("layers", "max_positions", "prefix")
-"""Of an architecture: said by kind, no part of the step, and a matter of names."""
+_NOT_ASKED = ("layers", "max_positions", "prefix", "multipliers")
+"""Of an architecture: said by kind, no part of the step, a matter of names, and constants of the program that cost nothing."""
 _COUNTED = ("flops", "bytes", "seconds")
 
 

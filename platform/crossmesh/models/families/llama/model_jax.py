@@ -16,8 +16,8 @@ class _Attention(DenseAttention, llama3.Attention):
     pass
 
 
-class _Model(HiddenStates, llama3.Llama3):
-    pass
+class Llama(HiddenStates, llama3.Llama3):
+    """Tunix's model with hidden states as output."""
 
 
 def llama_config(architecture: Architecture) -> Any:
@@ -25,9 +25,14 @@ def llama_config(architecture: Architecture) -> Any:
     return llama3.ModelConfig(**dense_sizes(architecture), weight_tying=architecture.tied)
 
 
-def make_llama(architecture: Architecture, settings: ModelConfig) -> Any:
-    """Tunix's Llama3 with theta, hidden states as output. Its layers take the precision of their weights."""
+def make_llama(
+    architecture: Architecture, settings: ModelConfig, kind: type[Llama] = Llama, layer_kind: type[llama3.DecoderLayer] | None = None
+) -> Any:
+    """Tunix's Llama3 with theta, hidden states as output. Its layers take the precision of their weights.
+
+    Of a `kind`, and with layers that are a `layer_kind`, where another family adds to it.
+    """
     config = replace(llama_config(architecture), shd_config=activations(llama3.ShardingConfig.get_default_sharding()))
-    model = set_up_dense(_Model(config, rngs=nnx.Rngs(0)), architecture, settings, _Attention, llama3.Einsum)
+    model = set_up_dense(kind(config, rngs=nnx.Rngs(0)), architecture, settings, _Attention, llama3.Einsum, layer_kind)
     nnx.update(model, jax.tree.map(lambda array: array.astype(DTYPES[settings.dtype]), nnx.state(model)))
     return model
