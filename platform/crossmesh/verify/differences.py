@@ -58,7 +58,7 @@ def modules_by_kind(modules: Iterable[str], kinds: Mapping[str, str]) -> dict[st
 
 def module_difference(one: set[str], other: set[str], kinds: Mapping[str, str]) -> dict[str, list[str]]:
     """Modules that only one side has, by layer kind; empty when both trained the same."""
-    found: dict[str, list[str]] = {}
+    by_kind: dict[str, list[str]] = {}
     for module in sorted(one ^ other):
-        found.setdefault(kinds.get(module, "unknown"), []).append(module)
-    return found
+        by_kind.setdefault(kinds.get(module, "unknown"), []).append(module)
+    return by_kind

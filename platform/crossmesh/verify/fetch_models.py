@@ -6,7 +6,7 @@ from typing import Any
 from crossmesh.config.training import ModelSpec
 from crossmesh.models.weights.fetch import fetch_model
 from crossmesh.verify.measure import Progress
-from crossmesh.verify.process import Request, answer
+from crossmesh.verify.process import Request, answer_measurement
 
 
 def main(request: Request, progress: Progress) -> dict[str, Any]:
@@ -20,4 +20,4 @@ def main(request: Request, progress: Progress) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer(main)
+    answer_measurement(main)

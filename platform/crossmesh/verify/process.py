@@ -51,12 +51,12 @@ def measure(
     ):
         try:
             for line in process.stdout or ():
-                said = json.loads(line)
-                if "progress" in said:
-                    stage.progress(*said["progress"])
-                if "refused" in said:
-                    raise InputError(said["refused"])
-                result = said.get("result", result)
+                message = json.loads(line)
+                if "progress" in message:
+                    stage.progress(*message["progress"])
+                if "refused" in message:
+                    raise InputError(message["refused"])
+                result = message.get("result", result)
         finally:
             process.kill()
     if result is None:
@@ -66,17 +66,17 @@ def measure(
 
 def by_model(request: Request, progress: Progress, engine: str, measure_one: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     """`measure_one` of each of the request's `models`, by name; one that the engine does not compute has its reason instead."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for done, (name, model) in enumerate(request["models"].items()):
         progress(f"models on {engine}", done, len(request["models"]))
         try:
-            found[name] = measure_one(model)
+            results[name] = measure_one(model)
         except InputError as error:
-            found[name] = {"refused": str(error)}
-    return found
+            results[name] = {"refused": str(error)}
+    return results
 
 
-def answer(measurement: Measurement) -> None:
+def answer_measurement(measurement: Measurement) -> None:
     """Answer the request on the command line; the last line of a module that `measure` runs."""
     # Libraries print, also from C and in processes of theirs; what they say belongs into the log.
     channel = os.fdopen(os.dup(1), "w")

@@ -74,10 +74,10 @@ def verify_adapters(spec: ExperimentSpec, folder: Path, console: Console, sizes:
     variables = {**settings.variables, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     with console.stage(f"{sizes.adapters} adapters on one engine") as stage:
         measured = measure(settings.kind, f"{__package__}.traffic_vllm", request, folder / "engine.log", stage, variables)
-    return judge(measured, {"model": model.weights, "sizes": asdict(sizes)})
+    return judge_adapters(measured, {"model": model.weights, "sizes": asdict(sizes)})
 
 
-def judge(measured: Mapping[str, Any], settings: Mapping[str, Any]) -> CheckResult:
+def judge_adapters(measured: Mapping[str, Any], settings: Mapping[str, Any]) -> CheckResult:
     """Hold what the engine did against the bounds."""
     limits = (
         Limit("answers_unlike_alone", measured["unlike_alone"], 0),

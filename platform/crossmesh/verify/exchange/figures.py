@@ -16,7 +16,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Agreement:
+class LogitAgreement:
     """How far logits are from a reference, over all positions."""
 
     max_abs: float
@@ -28,14 +28,14 @@ class Agreement:
     """Share of positions with the same most likely token."""
 
 
-def agreement(logits: FloatArray, reference: FloatArray) -> Agreement:
+def agreement(logits: FloatArray, reference: FloatArray) -> LogitAgreement:
     """Hold `logits` against `reference`, both [B, T, vocab]."""
     max_abs = float(np.abs(logits - reference).max())
     divergence = 0.0
     for ours, theirs in zip(logits, reference, strict=True):  # A row at a time: float64 of a large vocabulary is large.
         q, p = log_softmax(ours), log_softmax(theirs)
         divergence = max(divergence, float((np.exp(p) * (p - q)).sum(-1).max()))
-    return Agreement(
+    return LogitAgreement(
         max_abs=max_abs,
         relative=max_abs / float(reference.std()),
         kl=divergence,
@@ -52,7 +52,7 @@ def log_softmax(logits: FloatArray) -> Doubles:
 
 
 def greedy_gap(logits: FloatArray, tokens: IntArray, first: int) -> float:
-    """How much less than the most likely token any of `tokens` [B, T] from place `first` on is worth, in logits [B, T, vocab].
+    """How much less than the most likely token any of `tokens` [B, T] from position `first` on is worth, in logits [B, T, vocab].
 
     0 when each is the most likely one after all before it. A near tie that goes the other way costs its tie and nothing that follows.
     """
@@ -62,7 +62,7 @@ def greedy_gap(logits: FloatArray, tokens: IntArray, first: int) -> float:
 
 
 def logprob_difference(ids: IntArray, values: FloatArray, logits: FloatArray) -> float:
-    """Largest difference of log-probabilities `values` [B, T-1, k] of the tokens `ids`, which follow places 0, 1, ..., from `logits`."""
+    """Largest difference of log-probabilities `values` [B, T-1, k] of the tokens `ids`, which follow positions 0, 1, ..., from `logits`."""
     worst = 0.0
     for row, given, own in zip(ids, values, logits, strict=True):
         expected = np.take_along_axis(log_softmax(own[:-1]), row.astype(np.int64), -1)
@@ -72,7 +72,7 @@ def logprob_difference(ids: IntArray, values: FloatArray, logits: FloatArray) ->
 
 def module_errors(before: Mapping[Any, FloatArray], after: Mapping[Any, FloatArray]) -> dict[str, float]:
     """The relative error of each array, by its name or path; infinite where one is missing or has another shape."""
-    found = {}
+    errors = {}
     for name in before.keys() | after.keys():
         one, other = before.get(name), after.get(name)
         error = float("inf")
@@ -80,8 +80,8 @@ def module_errors(before: Mapping[Any, FloatArray], after: Mapping[Any, FloatArr
             size = float(np.linalg.norm(one.astype(np.float64)))
             apart = float(np.linalg.norm(one.astype(np.float64) - other))
             error = apart / size if size else apart
-        found[".".join(map(str, name)) if isinstance(name, tuple) else str(name)] = error
-    return found
+        errors[".".join(map(str, name)) if isinstance(name, tuple) else str(name)] = error
+    return errors
 
 
 def worst_of(errors: Mapping[str, float]) -> tuple[str, float]:

@@ -19,7 +19,7 @@ from crossmesh.models.jax.layers_jax import ModelConfig
 from crossmesh.models.lora import targets_of
 from crossmesh.verify.exchange.figures import FloatArray, IntArray, module_errors, worst_of
 from crossmesh.verify.measure import Progress
-from crossmesh.verify.process import Request, answer, by_model
+from crossmesh.verify.process import Request, answer_measurement, by_model
 
 
 def main(request: Request, progress: Progress) -> dict[str, Any]:
@@ -60,4 +60,4 @@ def _measure(paths: dict[str, str], dtype: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer(main)
+    answer_measurement(main)

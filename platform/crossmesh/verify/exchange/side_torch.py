@@ -13,7 +13,7 @@ from crossmesh.models.families.registry import read_architecture
 from crossmesh.models.torch.hf_torch import DTYPES, hidden_states, load_base, logits, model_inputs
 from crossmesh.verify.exchange.figures import FloatArray, IntArray, greedy_gap
 from crossmesh.verify.measure import Progress
-from crossmesh.verify.process import Request, answer, by_model
+from crossmesh.verify.process import Request, answer_measurement, by_model
 
 
 def main(request: Request, progress: Progress) -> dict[str, Any]:
@@ -59,4 +59,4 @@ def _logits(model: Any, architecture: Architecture, tokens: IntArray, dtype: str
 
 
 if __name__ == "__main__":
-    answer(main)
+    answer_measurement(main)

@@ -10,7 +10,7 @@ from vllm.lora.request import LoRARequest
 from crossmesh.serve.adapters import serving_rank
 from crossmesh.serve.vllm.settings import CPU_LORA_WORKER, LORA_MODULES, check_no_experts
 from crossmesh.verify.measure import Progress
-from crossmesh.verify.process import Request, answer
+from crossmesh.verify.process import Request, answer_measurement
 
 _CACHE_BYTES = 1 << 28
 _KNOWN_TOKENS = 1024
@@ -59,11 +59,13 @@ def main(request: Request, progress: Progress) -> dict[str, Any]:
 
 
 def _most_likely(answers: Any, known: int) -> tuple[Any, Any]:
-    """Ids and log-probabilities of the `known` most likely tokens at every place of the prompts but the first."""
-    places = [[sorted(place.items(), key=lambda one: -one[1].logprob)[:known] for place in one.prompt_logprobs[1:]] for one in answers]
-    ids = np.array([[[token for token, _ in place] for place in row] for row in places], np.int32)
-    return ids, np.array([[[entry.logprob for _, entry in place] for place in row] for row in places], np.float32)
+    """Ids and log-probabilities of the `known` most likely tokens at every position of the prompts but the first."""
+    positions = [
+        [sorted(position.items(), key=lambda entry: -entry[1].logprob)[:known] for position in one.prompt_logprobs[1:]] for one in answers
+    ]
+    ids = np.array([[[token for token, _ in position] for position in row] for row in positions], np.int32)
+    return ids, np.array([[[entry.logprob for _, entry in position] for position in row] for row in positions], np.float32)
 
 
 if __name__ == "__main__":
-    answer(main)
+    answer_measurement(main)

@@ -41,10 +41,10 @@ def verify_loss_head(spec: ExperimentSpec, folder: Path, console: Console, sizes
         jax = measure("train/jax", f"{__package__}.measure_jax", request, folder / "jax.log", stage)
     with console.stage("torch: our loss head and cross_entropy over all logits") as stage:
         torch = measure("train/torch", f"{__package__}.measure_torch", request, folder / "torch.log", stage)
-    return judge(jax, {"sizes": request, "jax": jax, "torch": torch})
+    return judge_loss_head(jax, {"sizes": request, "jax": jax, "torch": torch})
 
 
-def judge(jax: Mapping[str, Any], figures: Mapping[str, Any]) -> CheckResult:
+def judge_loss_head(jax: Mapping[str, Any], figures: Mapping[str, Any]) -> CheckResult:
     """Hold what was measured on JAX against the bounds."""
     limits = (
         Limit("temporary_bytes_ratio", jax["temporary_bytes"]["ours"] / jax["temporary_bytes"]["tunix"], BYTES_BOUND),

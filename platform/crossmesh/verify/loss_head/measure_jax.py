@@ -13,7 +13,7 @@ from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.jax.tunix_jax import device_mesh, logits_of
 from crossmesh.train.loss_jax import LossHead, summed_nll
 from crossmesh.verify.measure import Progress, ratio, take_turns
-from crossmesh.verify.process import Request, answer
+from crossmesh.verify.process import Request, answer_measurement
 
 _BLOCK = 128
 """Rows of logits at once, as the backend takes them on a CPU."""
@@ -83,4 +83,4 @@ def _tunix(cap: float) -> _Head:
 
 
 if __name__ == "__main__":
-    answer(main)
+    answer_measurement(main)

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from crossmesh.train.loss_torch import summed_nll
 from crossmesh.verify.measure import Progress, ratio, take_turns
-from crossmesh.verify.process import Request, answer
+from crossmesh.verify.process import Request, answer_measurement
 
 _BLOCK = 128
 """Rows of logits at once, as the backend takes them on a CPU."""
@@ -60,4 +60,4 @@ def _peak_bytes() -> int:
 
 
 if __name__ == "__main__":
-    answer(main)
+    answer_measurement(main)

@@ -70,10 +70,10 @@ def verify_train_overhead(spec: ExperimentSpec, folder: Path, console: Console, 
         for backend, found in measured.items():
             with console.stage(f"{backend}: a whole run under Ray Train, tracked") as stage:
                 found["run"] = outside_share(spec, backend, sizes.weights, sizes.run_steps, folder / f"run-{backend}", stage)
-    return judge(measured, {"sizes": asdict(sizes)})
+    return judge_overhead(measured, {"sizes": asdict(sizes)})
 
 
-def judge(measured: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> CheckResult:
+def judge_overhead(measured: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> CheckResult:
     """Hold what was measured against the bounds."""
     limits = []
     for backend, found in measured.items():

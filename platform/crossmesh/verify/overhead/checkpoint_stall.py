@@ -16,7 +16,7 @@ from crossmesh.train.events import CheckpointEvent, Event, StepEvent
 from crossmesh.train.saver import Saver
 from crossmesh.verify.measure import Progress, ratio
 from crossmesh.verify.peers.work import packed_work, ready_backend
-from crossmesh.verify.process import Request, answer
+from crossmesh.verify.process import Request, answer_measurement
 
 _QUIET_STEPS = 5
 _EVERY = 100
@@ -112,4 +112,4 @@ class _Run:
 
 
 if __name__ == "__main__":
-    answer(main)
+    answer_measurement(main)

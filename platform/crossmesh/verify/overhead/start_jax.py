@@ -13,7 +13,7 @@ import jax
 from crossmesh.train import jax_backend  # noqa: F401 - imported here, so that `imports_s` has all of it.
 from crossmesh.verify.measure import Progress
 from crossmesh.verify.peers.work import packed_work, ready_backend
-from crossmesh.verify.process import Request, answer
+from crossmesh.verify.process import Request, answer_measurement
 
 _REQUESTS = "/jax/compilation_cache/compile_requests_use_cache"
 _HITS = "/jax/compilation_cache/cache_hits"
@@ -53,4 +53,4 @@ def main(request: Request, progress: Progress) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer(main)
+    answer_measurement(main)

@@ -7,7 +7,7 @@ from crossmesh.verify.differences import loss_differences
 from crossmesh.verify.measure import Progress, ratio, take_turns
 from crossmesh.verify.peers.stock_jax import adamw, bare_step
 from crossmesh.verify.peers.work import DECAY, RATE, packed_work, ready_backend
-from crossmesh.verify.process import Request, answer
+from crossmesh.verify.process import Request, answer_measurement
 
 
 def main(request: Request, progress: Progress) -> dict[str, Any]:
@@ -30,4 +30,4 @@ def main(request: Request, progress: Progress) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer(main)
+    answer_measurement(main)

@@ -19,7 +19,7 @@ from crossmesh.verify.differences import loss_differences
 from crossmesh.verify.measure import Progress, ratio
 from crossmesh.verify.peers.trl_torch import adapted, labels, trainer
 from crossmesh.verify.peers.work import DECAY, RATE, packed_work, ready_backend
-from crossmesh.verify.process import Request, answer
+from crossmesh.verify.process import Request, answer_measurement
 
 
 def main(request: Request, progress: Progress) -> dict[str, Any]:
@@ -104,4 +104,4 @@ def _example(batch: PackedBatch) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    answer(main)
+    answer_measurement(main)

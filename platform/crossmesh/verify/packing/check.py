@@ -56,14 +56,14 @@ def verify_packing(spec: ExperimentSpec, folder: Path, console: Console, sizes: 
                 stage,
                 {"TORCHINDUCTOR_CACHE_DIR": str(folder / "compiled")},
             )
-    return judge(measured, {"speed_model": SPEED_MODEL, "sizes": request["sizes"]})
+    return judge_packing(measured, {"speed_model": SPEED_MODEL, "sizes": request["sizes"]})
 
 
-def judge(measured: Mapping[str, Any], settings: Mapping[str, Any]) -> CheckResult:
+def judge_packing(measured: Mapping[str, Any], settings: Mapping[str, Any]) -> CheckResult:
     """Hold what the processes measured against the bounds."""
     limits = []
-    for backend, found in measured.items():
-        exact, speed = found["exact"].values(), found["speed"]
+    for backend, results in measured.items():
+        exact, speed = results["exact"].values(), results["speed"]
         limits += [
             Limit(f"{backend}.token_loss_difference", max(one["difference"] for one in exact), TOKEN_BOUND),
             Limit(f"{backend}.seen_when_rows_mix", min(one["difference_when_rows_mix"] for one in exact), MIXED_BOUND, at_least=True),

@@ -25,7 +25,7 @@ _LENGTH = 96
 _EVERY = 6
 """Every sixth token is looked at, from the first that can carry loss."""
 
-Place = tuple[int, int, int]
+TokenAddress = tuple[int, int, int]
 """Micro-batch, sequence and position of a token."""
 
 
@@ -51,8 +51,8 @@ def exactness(backend_name: str, folder: Path, cache: Path) -> dict[str, Any]:
     packed, alone = (build_batch(plan, rows, 1, _LENGTH, 0) for plan in (packed_plan, alone_plan))
     backend.step(packed)
     mixed = replace(packed, segment_ids=(packed.segment_ids > 0).astype(np.int32))
-    reference = losses(backend, alone, dict(places(alone_plan, rows)))
-    where = dict(places(packed_plan, rows))
+    reference = losses(backend, alone, dict(token_addresses(alone_plan, rows)))
+    where = dict(token_addresses(packed_plan, rows))
     return {
         "difference": largest_difference(losses(backend, packed, where), reference),
         "difference_when_rows_mix": largest_difference(losses(backend, mixed, where), reference),
@@ -60,8 +60,8 @@ def exactness(backend_name: str, folder: Path, cache: Path) -> dict[str, Any]:
     }
 
 
-def places(plan: StepPlan, rows: list[Row]) -> Iterator[tuple[tuple[int, int], Place]]:
-    """Where each token that is looked at lies, as (row, position in the row) and its place; one sequence a micro-batch."""
+def token_addresses(plan: StepPlan, rows: list[Row]) -> Iterator[tuple[tuple[int, int], TokenAddress]]:
+    """Where each token that is looked at lies, as (row, position in the row) and its address in the batch; one sequence a micro-batch."""
     for micro, members in enumerate(plan.sequences):
         start = 0
         for row in members:
@@ -71,17 +71,17 @@ def places(plan: StepPlan, rows: list[Row]) -> Iterator[tuple[tuple[int, int], P
             start += size
 
 
-def losses(backend: Backend, batch: PackedBatch, where: dict[tuple[int, int], Place]) -> dict[tuple[int, int], float]:
+def losses(backend: Backend, batch: PackedBatch, where: dict[tuple[int, int], TokenAddress]) -> dict[tuple[int, int], float]:
     """The loss of every token of `where`, in nats; only the micro-batch that holds it is computed."""
-    found = {}
+    by_token = {}
     for token, (micro, sequence, position) in where.items():
         own = slice(micro, micro + 1)
         mask = np.zeros_like(batch.loss_mask[own])
         mask[0, sequence, position] = True
         arrays = (batch.tokens[own], mask, batch.positions[own], batch.segment_ids[own], batch.row_keys[own])
         alone = PackedBatch(*arrays, batch.row_ids, batch.widths[own])
-        found[token] = backend.evaluate(alone).loss
-    return found
+        by_token[token] = backend.evaluate(alone).loss
+    return by_token
 
 
 def largest_difference(one: dict[tuple[int, int], float], other: dict[tuple[int, int], float]) -> float:

@@ -85,7 +85,7 @@ def speed(backend_name: str, folder: Path, cache: Path, scratch: Path, sizes: Sp
     }
 
 
-def compiled(folder: Path, scratch: Path, sizes: SpeedSizes, progress: Progress) -> dict[str, Any]:
+def measure_compiled(folder: Path, scratch: Path, sizes: SpeedSizes, progress: Progress) -> dict[str, Any]:
     """The torch step with `backend.compile=layer` beside the same step without, unpacked and packed, and what compiling takes.
 
     Nothing of an earlier compilation is used.

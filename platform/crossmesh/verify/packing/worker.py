@@ -5,8 +5,8 @@ from typing import Any
 
 from crossmesh.verify.measure import Progress
 from crossmesh.verify.packing.exact import exactness
-from crossmesh.verify.packing.speed import SpeedSizes, compiled, speed
-from crossmesh.verify.process import Request, answer
+from crossmesh.verify.packing.speed import SpeedSizes, measure_compiled, speed
+from crossmesh.verify.process import Request, answer_measurement
 
 
 def main(request: Request, progress: Progress) -> dict[str, Any]:
@@ -17,9 +17,9 @@ def main(request: Request, progress: Progress) -> dict[str, Any]:
         exact[name] = exactness(backend, Path(folder), cache)
         progress("models packed and unpacked", number, len(models))
     sizes, folder, scratch = SpeedSizes(**request["sizes"]), Path(request["speed_model"]), Path(request["scratch"])
-    found = {"exact": exact, "speed": speed(backend, folder, cache, scratch, sizes, progress)}
-    return found if backend == "jax" else {**found, "compiled": compiled(folder, scratch, sizes, progress)}
+    figures = {"exact": exact, "speed": speed(backend, folder, cache, scratch, sizes, progress)}
+    return figures if backend == "jax" else {**figures, "compiled": measure_compiled(folder, scratch, sizes, progress)}
 
 
 if __name__ == "__main__":
-    answer(main)
+    answer_measurement(main)

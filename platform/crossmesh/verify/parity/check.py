@@ -58,7 +58,7 @@ def verify_training_parity(spec: ExperimentSpec, folder: Path, console: Console)
         for name, one in cases(spec).items():
             base = fetch(one)
             runs = {backend: _train(one, backend, base, folder / f"{name}-{backend}", console) for backend in BACKENDS}
-            judged, measured = compare(one, read_architecture(base.path), runs)
+            judged, measured = compare_backends(one, read_architecture(base.path), runs)
             limits += [replace(limit, name=f"{name}.{limit.name}") for limit in judged]
             figures[name] = measured
     return CheckResult("training_parity", tuple(limits), figures)
@@ -70,7 +70,7 @@ def on_backend(spec: ExperimentSpec, backend: str) -> ExperimentSpec:
     return replace(spec, backend=BackendSpec(backend, spec.backend.remat, attention))
 
 
-def compare(spec: ExperimentSpec, architecture: Architecture, runs: dict[str, TrainResult]) -> tuple[list[Limit], dict[str, Any]]:
+def compare_backends(spec: ExperimentSpec, architecture: Architecture, runs: dict[str, TrainResult]) -> tuple[list[Limit], dict[str, Any]]:
     """Limits and figures of one model, from its finished run on each backend."""
     adapters: dict[str, Arrays] = {backend: read_adapter(run.adapter_folder)[0] for backend, run in runs.items()}
     lora = lora_modules(spec.lora, architecture)

@@ -33,10 +33,10 @@ def verify_plan_depths(spec: ExperimentSpec, folder: Path, console: Console) -> 
             f"model.weights={spec.model.weights!r} has {layers} layers, too few to be put together from smaller depths. "
             "Give a deeper model, e.g. experiment=gemma4_31b_codev_v5p8_tp4."
         )
-    return judge(small, compiler.compile(point, whole=True))
+    return judge_plan_depths(small, compiler.compile(point, whole=True))
 
 
-def judge(small: Compiled, whole: Compiled) -> CheckResult:
+def judge_plan_depths(small: Compiled, whole: Compiled) -> CheckResult:
     """Hold what the depths say against the whole; XLA has no time for a program that needs more memory than there is."""
     limits = [Limit("memory_difference", abs(small.hbm_bytes / whole.hbm_bytes - 1), MEMORY_BOUND)]
     for name in ("seconds", "flops"):

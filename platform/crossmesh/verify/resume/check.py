@@ -31,49 +31,49 @@ def verify_resume(spec: ExperimentSpec, folder: Path, console: Console, backends
         with console.stage(f"{backend}: undisturbed") as stage:
             plain = TrainingJob(_spec(backend), folder / f"{backend}-undisturbed").run(stage.hear)
         with console.stage(f"{backend}: killed, damaged and started again") as stage:
-            found = _disturbed(TrainingJob(_spec(backend), folder / f"{backend}-disturbed"), stage)
-        measured[backend] = {"undisturbed": plain, **found}
-    return judge(measured)
+            disturbed = _disturbed(TrainingJob(_spec(backend), folder / f"{backend}-disturbed"), stage)
+        measured[backend] = {"undisturbed": plain, **disturbed}
+    return judge_resumption(measured)
 
 
-def judge(measured: Mapping[str, Mapping[str, Any]]) -> CheckResult:
+def judge_resumption(measured: Mapping[str, Mapping[str, Any]]) -> CheckResult:
     """Hold the disturbed runs against the undisturbed ones."""
     limits: list[Limit] = []
     figures: dict[str, Any] = {"steps": STEPS, "checkpoint_every": _EVERY}
-    for backend, found in measured.items():
-        plain, result = found["undisturbed"], found["disturbed"]
+    for backend, results in measured.items():
+        plain, result = results["undisturbed"], results["disturbed"]
         counts = {
             "losses_that_differ": differing(result["losses"], plain["losses"]),
             "adapters_that_differ": int(result["adapter"] != plain["adapter"]),
             "metrics_that_differ": len(set(result["metrics"]) ^ set(plain["metrics"])),
             "metric_steps_lost_or_twice": lost_or_twice(result["metrics"], STEPS) + lost_or_twice(plain["metrics"], STEPS),
             "logged_losses_that_differ": differing([value for _, value in result["metrics"].get(FINAL_LOSS.step, ())], plain["losses"]),
-            "continued_elsewhere": abs(result["started_at"][-1] - 1 - found["sound_checkpoint"]),
+            "continued_elsewhere": abs(result["started_at"][-1] - 1 - results["sound_checkpoint"]),
         }
         limits += [Limit(f"{backend}.{name}", count, 0) for name, count in counts.items()]
         # That the faults were there: of a run that nothing happened to this would say nothing.
         limits += [
             Limit(f"{backend}.starts", len(result["started_at"]), 3, at_least=True),
-            Limit(f"{backend}.damage_reported", len(found["reported"]), 1, at_least=True),
+            Limit(f"{backend}.damage_reported", len(results["reported"]), 1, at_least=True),
         ]
-        figures[backend] = {name: value for name, value in found.items() if name not in ("undisturbed", "disturbed")}
+        figures[backend] = {name: value for name, value in results.items() if name not in ("undisturbed", "disturbed")}
         figures[backend] |= {"first_steps": result["started_at"], "metrics": sorted(result["metrics"])}
     return CheckResult("resume", tuple(limits), figures)
 
 
 def differing(one: Sequence[float], other: Sequence[float]) -> int:
-    """How many values are not the same bits; places that only one side has are among them."""
+    """How many values are not the same bits; positions that only one side has are among them."""
     return sum(left != right for left, right in zip(one, other, strict=False)) + abs(len(one) - len(other))
 
 
 def lost_or_twice(metrics: Mapping[str, Sequence[Sequence[float]]], steps: int) -> int:
     """How many values of steps 1 to `steps` are missing, and how many are one too many; one of the whole run has a single value."""
-    found = 0
+    count = 0
     for values in metrics.values():
         logged = [int(step) for step, _ in values]
         wanted = set(range(1, steps + 1)) if len(set(logged)) > 1 else {steps}
-        found += len(wanted - set(logged)) + len(logged) - len(wanted & set(logged))
-    return found
+        count += len(wanted - set(logged)) + len(logged) - len(wanted & set(logged))
+    return count
 
 
 def _disturbed(job: TrainingJob, stage: Stage) -> dict[str, Any]:

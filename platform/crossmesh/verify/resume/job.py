@@ -50,12 +50,12 @@ class TrainingJob:
         log = self._folder / "driver.log"
         with self._started(log) as process:
             for line in process.stdout or ():
-                said = json.loads(line)
-                if said.get("session"):
-                    self._session = Path(said["session"])
-                if "event" in said:
-                    hear(from_json(said["event"]))
-                result = said.get("result", result)
+                message = json.loads(line)
+                if message.get("session"):
+                    self._session = Path(message["session"])
+                if "event" in message:
+                    hear(from_json(message["event"]))
+                result = message.get("result", result)
             if result is None and process.wait() != -signal.SIGKILL:
                 raise CrossmeshError(f"A training job failed: {log.read_text(encoding='utf-8')[-_TAIL:].strip()}")
         return result

@@ -63,8 +63,8 @@ def _timeout_case(console: Console) -> Case:
         verdicts = [_judged(task, one, answers) for one in (long, short)]
     changed = sum(first.passed != second.passed for first, second in zip(*verdicts, strict=True))
     records = {"long": judge_record(long), "short": judge_record(short)}
-    examined = [Variant(name, None, RunRecord(name, evaluation={"judge": record}), run_id=name) for name, record in records.items()]
-    shown = {one.scope for one in compare_variants(examined).differences}
+    evaluated = [Variant(name, None, RunRecord(name, evaluation={"judge": record}), run_id=name) for name, record in records.items()]
+    shown = {one.scope for one in compare_variants(evaluated).differences}
     return Case(
         f"eval.timeout_s {long.timeout_s:g} -> {_SHORT_S:g}",
         "evaluation",

@@ -126,7 +126,7 @@ def edited_cases(tracker: Tracker, storage: Path, runs: Sequence[str], console: 
         untouched = _job("compare", storage, f"runs=[{','.join(runs)}]", f"folder={storage.parent / 'reports'}")
         if untouched.returncode:
             raise InputError(f"runs as they were made are not compared: {untouched.stderr.strip()}")
-        found = []
+        cases = []
         for number, (changed, edit) in enumerate(EDITS):
             stage.progress("edits", number, len(EDITS))
             run = Edited(tracker, storage, runs[0])
@@ -135,7 +135,7 @@ def edited_cases(tracker: Tracker, storage: Path, runs: Sequence[str], console: 
                 done = _job("compare", storage, f"runs=[{','.join(runs)}]", f"folder={storage.parent / 'reports'}")
             finally:
                 run.undo()
-            found.append(_refused(changed, done, runs[0]))
+            cases.append(_refused(changed, done, runs[0]))
         run = Edited(tracker, storage, runs[0])
         _strip(run)
         try:
@@ -143,8 +143,8 @@ def edited_cases(tracker: Tracker, storage: Path, runs: Sequence[str], console: 
         finally:
             run.undo()
         shown = {one.scope for one in compare_variants(variants).blocking}
-        found.append(Case(f"{_BESIDE} and its tag deleted", "science", scopes(shown)))
-    return found
+        cases.append(Case(f"{_BESIDE} and its tag deleted", "science", scopes(shown)))
+    return cases
 
 
 def port_case(storage: Path, port: int) -> Case:
@@ -154,9 +154,9 @@ def port_case(storage: Path, port: int) -> Case:
 
 
 def _refused(changed: str, done: "subprocess.CompletedProcess[str]", named: str) -> Case:
-    said = " ".join(done.stderr.split())
-    refused = done.returncode == InputError.exit_code and named in said
-    return Case(changed, REFUSED, REFUSED if refused else f"exit code {done.returncode}", {"said": said[-300:]})
+    output = " ".join(done.stderr.split())
+    refused = done.returncode == InputError.exit_code and named in output
+    return Case(changed, REFUSED, REFUSED if refused else f"exit code {done.returncode}", {"said": output[-300:]})
 
 
 def _job(verb: str, storage: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

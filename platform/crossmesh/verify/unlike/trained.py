@@ -31,7 +31,7 @@ Change = Callable[[ExperimentSpec], ExperimentSpec]
 
 
 @dataclass(frozen=True)
-class Trained:
+class FinishedTraining:
     """A finished trial of the check."""
 
     prepared: Prepared
@@ -65,11 +65,11 @@ class Trainings:
         self.spec, self.tracker, self._console = spec, tracker, console
         self._models: dict[ModelSpec, ModelFolder] = {}
 
-    def train(self, changed: str, spec: ExperimentSpec) -> Trained:
+    def train(self, changed: str, spec: ExperimentSpec) -> FinishedTraining:
         """Train as a job does."""
         with self._console.stage(f"train: {changed}") as stage:
             trial = run_trial(spec, self.prepared(spec), self.tracker, stage.hear)
-        return Trained(trial.prepared, trial.run_id, tuple(loss for _, loss in trial.result.losses))
+        return FinishedTraining(trial.prepared, trial.run_id, tuple(loss for _, loss in trial.result.losses))
 
     def prepared(self, spec: ExperimentSpec) -> Prepared:
         """What the trial of `spec` says it is."""
@@ -77,8 +77,8 @@ class Trainings:
             self._models[spec.model] = fetch(spec)
         return prepare(spec, self._models[spec.model], self.tracker)
 
-    def alike(self, changed: str, must: str, one: Trained, other: Trained) -> Case:
-        """The row of two trainings; those of one science must have learnt the same, those of two must not."""
+    def alike(self, changed: str, must: str, one: FinishedTraining, other: FinishedTraining) -> Case:
+        """The row of two trainings; those of one science must have learned the same, those of two must not."""
         runs = [self.tracker.run(each.run_id) for each in (one, other)]
         shown = {each.scope for each in compare_variants(stored_variants(self.tracker, runs)).differences}
         apart = max(loss_differences(one.losses, other.losses))
@@ -106,7 +106,7 @@ def trained_cases(trainings: Trainings, folder: Path) -> tuple[list[Case], list[
     faster = trainings.train("torch, another rate", replace(spec, optim=replace(spec.optim, learning_rate=2 * _RATE)))
     without = trainings.train("torch, no dropout", replace(spec, lora=replace(spec.lora, dropout=0.0)))
     dropout = f"lora.dropout={_DROPOUT:g}"
-    found = [
+    cases = [
         trainings.alike(f"{dropout}, backend.name torch -> jax", "system", own, jax),
         trainings.alike(f"{dropout}, batch.micro 8 -> 2", "system", own, split),
         trainings.alike(f"optim.learning_rate {_RATE:g} -> {2 * _RATE:g}", "science", own, faster),
@@ -114,7 +114,7 @@ def trained_cases(trainings: Trainings, folder: Path) -> tuple[list[Case], list[
         _nf4(trainings),
         *(trainings.said(changed, must, other) for changed, must, other in _said(trainings, folder)),
     ]
-    return found, [own.run_id, jax.run_id]
+    return cases, [own.run_id, jax.run_id]
 
 
 def _nf4(trainings: Trainings) -> Case:

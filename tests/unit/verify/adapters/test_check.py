@@ -8,7 +8,7 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.training import LoraSpec, ModelSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError
-from crossmesh.verify.adapters.check import judge, verify_adapters
+from crossmesh.verify.adapters.check import judge_adapters, verify_adapters
 
 
 def measured(**changed: Any) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def measured(**changed: Any) -> dict[str, Any]:
 
 
 def test_equal_answers_at_nine_tenths_of_the_throughput_pass():
-    assert judge(measured(), {}).passed
+    assert judge_adapters(measured(), {}).passed
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_equal_answers_at_nine_tenths_of_the_throughput_pass():
     ],
 )
 def test_one_bound_that_is_not_kept_fails(changed, failed):
-    result = judge(measured(**changed), {})
+    result = judge_adapters(measured(**changed), {})
     assert [limit.name for limit in result.limits if not limit.passed] == [failed]
 
 

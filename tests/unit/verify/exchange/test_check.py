@@ -17,7 +17,7 @@ from crossmesh.models.families.registry import families, parse_architecture
 from crossmesh.models.lora import lora_modules
 from crossmesh.models.weights.random_weights import architecture_config
 from crossmesh.track.tracked_run import registered_name
-from crossmesh.verify.exchange.check import Subject, _of_all, judge, tiny_models, verify_exchange
+from crossmesh.verify.exchange.check import ExchangeSubject, _of_all, judge_exchange, tiny_models, verify_exchange
 from crossmesh.verify.exchange.figures import agreement, greedy_gap, log_softmax, logprob_difference, module_errors, worst_of
 from crossmesh.verify.result import Limit
 
@@ -75,7 +75,7 @@ def test_every_family_has_a_tiny_model() -> None:
 
 
 @pytest.fixture
-def subject(tmp_path: Path, logits: np.ndarray) -> Subject:
+def subject(tmp_path: Path, logits: np.ndarray) -> ExchangeSubject:
     """Engines that agree to the last bit, on an adapter that moves every token."""
     architecture = parse_architecture(architecture_config("tiny_gemma4"), "tiny_gemma4")
     modules = lora_modules(LoraSpec(rank=2), architecture)
@@ -90,7 +90,7 @@ def subject(tmp_path: Path, logits: np.ndarray) -> Subject:
         np.save(tmp_path / f"vllm_{form}.npy", tokens + (form == "served"))
         np.save(tmp_path / f"vllm_{form}_ids.npy", ids)
         np.save(tmp_path / f"vllm_{form}_values.npy", log_softmax(values[:, :-1]).astype(np.float32))
-    return Subject(
+    return ExchangeSubject(
         name="one",
         model=tmp_path,
         architecture=architecture,
@@ -108,17 +108,17 @@ def answers(**changes: object) -> dict[str, dict[str, object]]:
     return {"torch": {"gaps": gaps}, "jax": {"round_trip": 0.0, "worst_array": "x"}, "vllm": {"log_probabilities": VOCAB}} | changes
 
 
-def verdicts(subject: Subject, **changes: object) -> dict[str, bool]:
-    return {limit.name: limit.passed for limit in judge(subject, answers(**changes), "float32")[0]}
+def verdicts(subject: ExchangeSubject, **changes: object) -> dict[str, bool]:
+    return {limit.name: limit.passed for limit in judge_exchange(subject, answers(**changes), "float32")[0]}
 
 
-def test_engines_that_agree_pass_every_bound(subject: Subject) -> None:
+def test_engines_that_agree_pass_every_bound(subject: ExchangeSubject) -> None:
     found = verdicts(subject)
     assert all(found.values()), found
     assert {"round_trip", "jax_logits", "merged_logits", "served_tokens", "plain_form_still_wrong", "effect_kl"} <= found.keys()
 
 
-def test_an_adapter_without_effect_fails(subject: Subject) -> None:
+def test_an_adapter_without_effect_fails(subject: ExchangeSubject) -> None:
     np.save(subject.files / "torch_adapted.npy", subject.array("torch_base"))
     np.save(subject.files / "vllm_served.npy", subject.array("vllm_base"))
     found = verdicts(subject)
@@ -126,20 +126,20 @@ def test_an_adapter_without_effect_fails(subject: Subject) -> None:
     assert not found["served_tokens_changed_by_adapter"]
 
 
-def test_a_plain_form_that_is_served_right_says_that_the_copy_must_go(subject: Subject) -> None:
+def test_a_plain_form_that_is_served_right_says_that_the_copy_must_go(subject: ExchangeSubject) -> None:
     mended = {"gaps": {"base": 0.0, "served": 0.0, "plain": 0.0}}
-    limits, figures = judge(subject, answers(torch=mended), "float32")
+    limits, figures = judge_exchange(subject, answers(torch=mended), "float32")
     assert [limit.name for limit in limits if not limit.passed] == ["plain_form_still_wrong"]
     assert "Remove serving_form" in figures["vllm"]["serving_form"]
     # A user's adapter may be too small to show it.
-    limits, _ = judge(replace(subject, random=False), answers(torch=mended), "float32")
+    limits, _ = judge_exchange(replace(subject, random=False), answers(torch=mended), "float32")
     assert all(limit.passed for limit in limits)
 
 
-def test_an_engine_that_fails_fails_the_check_and_one_that_refuses_is_reported(subject: Subject) -> None:
+def test_an_engine_that_fails_fails_the_check_and_one_that_refuses_is_reported(subject: ExchangeSubject) -> None:
     found = verdicts(subject, vllm={"failed": "it crashed"})
     assert not found["failed_engines"]
-    limits, figures = judge(subject, answers(jax={"refused": "has experts"}), "float32")
+    limits, figures = judge_exchange(subject, answers(jax={"refused": "has experts"}), "float32")
     assert all(limit.passed for limit in limits)
     assert figures["refused"] == {"jax": "has experts"}
     assert not verdicts(subject, torch={"failed": "it crashed"})["reference"]

@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import pytest
 
-from crossmesh.verify.overhead.check import judge
+from crossmesh.verify.overhead.check import judge_overhead
 
 BACKEND = {
     "step": {"ratios": {"bare": {"median": 1.01}}, "loss_difference": {"bare": 1e-6}},
@@ -16,7 +16,7 @@ GOOD = {"torch": deepcopy(BACKEND), "jax": {**deepcopy(BACKEND), "starts": START
 
 
 def test_good_measurements_pass():
-    assert judge(GOOD, {}).passed
+    assert judge_overhead(GOOD, {}).passed
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_each_bound_can_break_the_check(path, value, broken):
     for key in where:
         place = place[key]
     place[last] = value
-    assert [limit.name for limit in judge(measured, {}).limits if not limit.passed] == [broken]
+    assert [limit.name for limit in judge_overhead(measured, {}).limits if not limit.passed] == [broken]

@@ -14,7 +14,7 @@ from crossmesh.train.backend import StepMetrics, TrainingSetup
 from crossmesh.train.schedule import learning_rate
 from crossmesh.verify.packing import exact as packing_exact
 from crossmesh.verify.packing import speed as packing_speed
-from crossmesh.verify.packing.check import judge
+from crossmesh.verify.packing.check import judge_packing
 from crossmesh.verify.packing.gradient import plain_descent, second_gradient
 from crossmesh.verify.rows import PAPER_LIMIT, paper_lengths, random_rows
 
@@ -93,9 +93,9 @@ def test_a_backend_that_mixes_packed_rows_is_found_out(leaks, tiny_folder, tmp_p
     assert found["difference_when_rows_mix"] > 0.1
 
 
-def test_places_follow_the_plan():
+def test_addresses_follow_the_plan():
     rows = random_rows([6, 9], 512)
-    where = dict(packing_exact.places(StepPlan((0, 1), ((1, 0), ())), rows))
+    where = dict(packing_exact.token_addresses(StepPlan((0, 1), ((1, 0), ())), rows))
     assert where == {(1, 1): (0, 0, 1), (1, 7): (0, 0, 7), (0, 1): (0, 0, 10)}
 
 
@@ -176,6 +176,6 @@ def measured(**changes):
     ],
 )
 def test_each_bound_can_break_the_check(backend, part, change, broken):
-    assert judge(measured(), {}).passed
-    result = judge(measured(one=(backend, part, change)), {})
+    assert judge_packing(measured(), {}).passed
+    result = judge_packing(measured(one=(backend, part, change)), {})
     assert [limit.name for limit in result.limits if not limit.passed] == [broken]

@@ -20,7 +20,7 @@ from crossmesh.models.weights.random_weights import architecture_config
 from crossmesh.train.events import StepEvent
 from crossmesh.train.launch import TrainResult
 from crossmesh.verify.checks import PLACEHOLDER_MODEL
-from crossmesh.verify.parity.check import cases, compare, on_backend, verify_training_parity
+from crossmesh.verify.parity.check import cases, compare_backends, on_backend, verify_training_parity
 
 SPEC = ExperimentSpec(model=ModelSpec("gemma4", "random://tiny_gemma4@0"), lora=LoraSpec(rank=2, targets=("q", "k", "v")))
 
@@ -61,7 +61,7 @@ def judged(tmp_path, architecture, spec=SPEC, **jax):
         "torch": run(tmp_path / "torch", architecture, still=jax.get("still", False)),
         "jax": run(tmp_path / "jax", architecture, **jax),
     }
-    limits, figures = compare(spec, architecture, runs)
+    limits, figures = compare_backends(spec, architecture, runs)
     return {limit.name for limit in limits if not limit.passed}, {limit.name: limit for limit in limits}, figures
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from crossmesh.verify.resume.check import STEPS, differing, judge, lost_or_twice
+from crossmesh.verify.resume.check import STEPS, differing, judge_resumption, lost_or_twice
 from crossmesh.verify.resume.job import flip_a_bit, step_of
 
 LOSSES = [3.0 - 0.01 * step for step in range(STEPS)]
@@ -23,11 +23,11 @@ def measured(change=lambda found: None):
 
 
 def broken(change):
-    return [limit.name.removeprefix("torch.") for limit in judge(measured(change)).limits if not limit.passed]
+    return [limit.name.removeprefix("torch.") for limit in judge_resumption(measured(change)).limits if not limit.passed]
 
 
 def test_runs_that_are_alike_to_the_bit_pass():
-    assert judge(measured()).passed
+    assert judge_resumption(measured()).passed
 
 
 @pytest.mark.parametrize(
