@@ -10,7 +10,7 @@ import pytest
 
 from crossmesh.config.training import ModelSpec
 from crossmesh.models.weights.fetch import fetch_model
-from crossmesh.plan.serving.batching import Limits, Request, Step, serve
+from crossmesh.plan.serving.batching import LoadRequest, Step, StepLimits, serve
 from crossmesh.plan.serving.kv import KvBytes
 
 pytestmark = [pytest.mark.integration, pytest.mark.full]
@@ -44,8 +44,8 @@ def test_the_schedule_is_vllms(tmp_path: Path) -> None:
         tokens.append(step.tokens)
         return 1.0
 
-    limits = Limits(STEP_TOKENS, SEQUENCES, BLOCKS * BLOCK, KvBytes(1.0, 0.0, 0), BLOCK)
-    ours = serve([Request(*one) for one in requests], limits, one_second)
+    limits = StepLimits(STEP_TOKENS, SEQUENCES, BLOCKS * BLOCK, KvBytes(1.0, 0.0, 0), BLOCK)
+    ours = serve([LoadRequest(*one) for one in requests], limits, one_second)
     assert sum(theirs["preemptions"]) > 10
     assert [answer.preemptions for answer in ours.answers] == theirs["preemptions"]
     assert [answer.first_s for answer in ours.answers] == theirs["first"]

@@ -13,10 +13,10 @@ from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.families.registry import parse_architecture
 from crossmesh.models.lora import lora_modules
 from crossmesh.models.weights.random_weights import architecture_config
-from crossmesh.plan.compilers.compiled import TpuCompiler, question
+from crossmesh.plan.compilers.compiled import TpuCompiler, compile_question
 from crossmesh.plan.model import planned_model
-from crossmesh.plan.point import Point
-from crossmesh.plan.store.store import Store
+from crossmesh.plan.point import TrainingPoint
+from crossmesh.plan.store.store import AnswerStore
 from crossmesh.plan.training.memory import training_memory
 from plan_points import GEMMA, paper_point
 
@@ -25,13 +25,13 @@ pytestmark = [pytest.mark.integration, pytest.mark.full]
 
 @pytest.fixture
 def compiler(tmp_path: Path) -> TpuCompiler:
-    made = TpuCompiler(Store(tmp_path, shipped=tmp_path / "none"), Console())
+    made = TpuCompiler(AnswerStore(tmp_path, shipped=tmp_path / "none"), Console())
     if made.missing():
         pytest.skip(made.missing())
     return made
 
 
-def tiny(name: str, layers: int, **changes: Any) -> Point:
+def tiny(name: str, layers: int, **changes: Any) -> TrainingPoint:
     """The last layers of a tiny model, its first one over and over where it has fewer."""
     architecture = parse_architecture(architecture_config(name), name)
     own = architecture.layers
@@ -94,4 +94,4 @@ def test_a_step_that_needs_more_than_the_chip_has_is_an_answer(compiler: TpuComp
     found = compiler.compile(point, whole=True)
     assert found.hbm_bytes > 16 * 2**30
     assert (found.flops, found.seconds) == (None, None)
-    assert question(point).fields["topology"] == "v5e:2x4"
+    assert compile_question(point).fields["topology"] == "v5e:2x4"

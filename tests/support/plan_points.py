@@ -12,7 +12,7 @@ from crossmesh.models.families.registry import parse_architecture
 from crossmesh.models.lora import lora_modules
 from crossmesh.models.weights.random_weights import architecture_config
 from crossmesh.plan.model import planned_model
-from crossmesh.plan.point import Point
+from crossmesh.plan.point import TrainingPoint
 from crossmesh.plan.serving.point import ServingPoint
 from crossmesh.plan.training.lengths import Filling
 
@@ -38,9 +38,9 @@ def paper_spec(**changes: Any) -> ExperimentSpec:
     return replace(spec, **changes)
 
 
-def paper_point(**changes: Any) -> Point:
+def paper_point(**changes: Any) -> TrainingPoint:
     """LoRA of Gemma 4 31B on v5p-8 as the paper ran it: rows padded to 3,072, tensor parallel, layers made again in the backward pass."""
-    point = Point(
+    point = TrainingPoint(
         model=MODEL,
         spec=ModelSpec(family="gemma4", dtype="bfloat16"),
         slice=find_slice("tpu_v5p_8"),

@@ -13,7 +13,7 @@ from random import Random
 from crossmesh.config.bench import BURST, CONCURRENCY, RATE, TRACE, BenchSpec
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_text
-from crossmesh.plan.serving.batching import Request
+from crossmesh.plan.serving.batching import LoadRequest
 from crossmesh.plan.serving.traces import Trace, read_trace, shared_tokens
 
 _ID_DIGITS = 12
@@ -63,7 +63,7 @@ def cell_at(bench: BenchSpec, value: float, prompt: int, output: int) -> Cell:
     return Cell(bench.load, float(value), prompt, output, max(bench.requests, enough))
 
 
-def requests_of(cell: Cell, bench: BenchSpec, repeat: int, longest: int) -> tuple[tuple[Request, ...], tuple[str, ...]]:
+def requests_of(cell: Cell, bench: BenchSpec, repeat: int, longest: int) -> tuple[tuple[LoadRequest, ...], tuple[str, ...]]:
     """The requests of one measurement of `cell` in the order of arrival, and what was left out.
 
     Raises `InputError` where a request is longer than the server's `longest` tokens (0: not known), or a trace has none that fits.
@@ -78,7 +78,7 @@ def requests_of(cell: Cell, bench: BenchSpec, repeat: int, longest: int) -> tupl
     times = [0.0] * cell.requests
     if cell.load == RATE:
         times = arrivals(cell.value, bench.burstiness, cell.requests, bench.seed + repeat)
-    return tuple(Request(time, cell.prompt, cell.output) for time in times), ()
+    return tuple(LoadRequest(time, cell.prompt, cell.output) for time in times), ()
 
 
 def arrivals(rate: float, burstiness: float, count: int, seed: int) -> list[float]:
@@ -94,7 +94,7 @@ def arrivals(rate: float, burstiness: float, count: int, seed: int) -> list[floa
     return [time * stretch for time in times]
 
 
-def _of_trace(cell: Cell, bench: BenchSpec, longest: int) -> tuple[tuple[Request, ...], tuple[str, ...]]:
+def _of_trace(cell: Cell, bench: BenchSpec, longest: int) -> tuple[tuple[LoadRequest, ...], tuple[str, ...]]:
     trace = read_trace(Path(bench.trace))
     scaled = tuple(_scaled(one, trace, bench) for one in trace.requests[: cell.requests])
     kept = tuple(one for one in scaled if not longest or one.prompt + one.output <= longest)
@@ -112,13 +112,13 @@ def _of_trace(cell: Cell, bench: BenchSpec, longest: int) -> tuple[tuple[Request
     return tuple(replace(one, arrival_s=one.arrival_s - first, shared=same) for one, same in zip(kept, shared, strict=True)), tuple(notes)
 
 
-def _scaled(one: Request, trace: Trace, bench: BenchSpec) -> Request:
+def _scaled(one: LoadRequest, trace: Trace, bench: BenchSpec) -> LoadRequest:
     """A request of a trace, faster and shorter; a hashed prompt is shortened block by block, so that equal blocks stay equal."""
     block = _block(trace, bench)
     prompt = (
         one.prompt // trace.block * block + round(one.prompt % trace.block * block / trace.block) if block else _tokens(one.prompt, bench)
     )
-    return Request(one.arrival_s * bench.time_scale, max(1, prompt), _tokens(one.output, bench), hashes=one.hashes)
+    return LoadRequest(one.arrival_s * bench.time_scale, max(1, prompt), _tokens(one.output, bench), hashes=one.hashes)
 
 
 def _tokens(tokens: int, bench: BenchSpec) -> int:
@@ -139,7 +139,7 @@ class Prompts:
     """Tokens of a block; the last one of a prompt may have fewer."""
 
 
-def prompts_of(cell: Cell, bench: BenchSpec, part: str, repeat: int, requests: Sequence[Request]) -> Prompts:
+def prompts_of(cell: Cell, bench: BenchSpec, part: str, repeat: int, requests: Sequence[LoadRequest]) -> Prompts:
     """The prompts of `requests`; `part` is `measured` or `warmup`. What a trace hashes alike is alike within them, and nowhere else."""
     block = _block(read_trace(Path(bench.trace)), bench) if any(one.hashes for one in requests) else 0
     if not block:

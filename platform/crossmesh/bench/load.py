@@ -13,7 +13,7 @@ from typing import Any
 from crossmesh.bench.cells import Prompts
 from crossmesh.environments import environment
 from crossmesh.errors import CrossmeshError
-from crossmesh.plan.serving.batching import Request
+from crossmesh.plan.serving.batching import LoadRequest
 
 _TAIL = 2000
 
@@ -54,7 +54,7 @@ class LoadGenerator:
             self._process.wait()
 
     def send(
-        self, target: Target, requests: Sequence[Request], prompts: Prompts, most_in_flight: int, progress: Progress
+        self, target: Target, requests: Sequence[LoadRequest], prompts: Prompts, most_in_flight: int, progress: Progress
     ) -> dict[str, Any]:
         """Send `requests` at their times to `target` and return vLLM's times of each, in their order, in seconds.
 

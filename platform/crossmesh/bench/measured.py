@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crossmesh.plan.serving.batching import Request
+from crossmesh.plan.serving.batching import LoadRequest
 
 NO_ANSWER = "no answer"
 
@@ -14,7 +14,7 @@ NO_ANSWER = "no answer"
 class Outcome:
     """One request; times in seconds."""
 
-    asked: Request
+    asked: LoadRequest
     sent_s: float
     """Since the first request was sent."""
     ttft_s: float
@@ -83,7 +83,7 @@ class Measurement:
         return tuple(one.sent_s - (one.asked.arrival_s - self.outcomes[0].asked.arrival_s) for one in self.outcomes)
 
 
-def read_measurement(requests: Sequence[Request], said: Mapping[str, Any], **seen: Any) -> Measurement:
+def read_measurement(requests: Sequence[LoadRequest], said: Mapping[str, Any], **seen: Any) -> Measurement:
     """The measurement that the generator's result `said` describes; `seen` are further fields of `Measurement`."""
     first = said["start_times"][0]
     outcomes = tuple(

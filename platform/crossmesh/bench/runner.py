@@ -15,7 +15,7 @@ from crossmesh.bench.saturation import Saturation, next_rate, saturation
 from crossmesh.bench.store import Store
 from crossmesh.config.bench import RATE, TRACE, BenchSpec
 from crossmesh.errors import CrossmeshError
-from crossmesh.plan.serving.batching import Request
+from crossmesh.plan.serving.batching import LoadRequest
 from crossmesh.server_identity import Origin
 
 _MEASURED, _WARMUP = "measured", "warmup"
@@ -136,7 +136,7 @@ class Bench:
         results.sort(key=lambda one: one.cell.value)
         return results, Found(prompt, output, saturation(tried))
 
-    def _warm_up(self, target: Target, cell: Cell, repeat: int, requests: Sequence[Request], prompts: Prompts) -> None:
+    def _warm_up(self, target: Target, cell: Cell, repeat: int, requests: Sequence[LoadRequest], prompts: Prompts) -> None:
         """Send what is not counted: prompts of their own, or, for a warm cache, those that will be measured."""
         if self._bench.cache == "warm":
             first = [replace(one, arrival_s=0.0, output=1) for one in requests]

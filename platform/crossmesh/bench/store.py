@@ -10,7 +10,7 @@ from crossmesh.bench.measured import Measurement, read_measurement
 from crossmesh.config.bench import BenchSpec
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_file, digest_text, read_json, write_json
-from crossmesh.plan.serving.batching import Request
+from crossmesh.plan.serving.batching import LoadRequest
 from crossmesh.plan.serving.traces import FORM
 
 _READING = 2
@@ -52,13 +52,15 @@ class Store:
         """A kept measurement; None where there is none, or a damaged one."""
         try:
             kept = read_json(self._path(cell, repeat))
-            requests = [Request(*one) for one in kept["requests"]]
+            requests = [LoadRequest(*one) for one in kept["requests"]]
             seen = {**kept["seen"], "notes": tuple(kept["seen"]["notes"])}
             return read_measurement(requests, kept["said"], **seen)
         except (OSError, ValueError, KeyError, TypeError, IndexError):
             return None
 
-    def write(self, cell: Cell, repeat: int, requests: Sequence[Request], said: Mapping[str, Any], seen: Mapping[str, Any]) -> Measurement:
+    def write(
+        self, cell: Cell, repeat: int, requests: Sequence[LoadRequest], said: Mapping[str, Any], seen: Mapping[str, Any]
+    ) -> Measurement:
         """Keep a measurement and return it."""
         kept = {
             "cell": asdict(cell),

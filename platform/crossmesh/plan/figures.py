@@ -6,7 +6,7 @@ compiler's. Compiles nothing itself: an answer comes from a `compilers.Compiler`
 
 from dataclasses import dataclass, replace
 
-from crossmesh.plan.point import Point
+from crossmesh.plan.point import TrainingPoint
 from crossmesh.plan.training.efficiency import efficiency
 from crossmesh.plan.training.memory import training_memory
 from crossmesh.plan.training.roofline import layers_flops, loss_head_flops, lower_bound_s, phases
@@ -36,7 +36,7 @@ class Compiled:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class CompilerAgreement:
     """The model's figure over the compiler's, of one micro-batch on one chip; None where the compiler has none."""
 
     memory: float | None
@@ -65,17 +65,17 @@ class Figures:
     factor: float = 1.0
     """In `step_s` over the model's seconds: what own runs measured (`calibration.py`)."""
     compiled: Compiled | None = None
-    agreement: Agreement | None = None
+    agreement: CompilerAgreement | None = None
 
 
-def modelled(point: Point) -> Figures:
+def modelled(point: TrainingPoint) -> Figures:
     """Figures of this room's own model."""
     memory, timed = training_memory(point), phases(point, efficiency(point.slice.device))
     bound = lower_bound_s(point)
     return Figures(memory.total, MODELLED, memory.kinds, timed.total, MODELLED, timed.seconds, timed.limiter, bound)
 
 
-def figures(point: Point, compiled: Compiled | None = None, factor: float = 1.0) -> Figures:
+def figures(point: TrainingPoint, compiled: Compiled | None = None, factor: float = 1.0) -> Figures:
     """The model's figures, its time multiplied by `factor`; where there is a compiler's answer, its memory, and its time as the least."""
     own = modelled(point)
     if compiled is None:
@@ -97,13 +97,13 @@ def figures(point: Point, compiled: Compiled | None = None, factor: float = 1.0)
     )
 
 
-def micro_flops(point: Point) -> float:
+def micro_flops(point: TrainingPoint) -> float:
     """The model's FLOP of one micro-batch of full length on one chip."""
     return layers_flops(point) + loss_head_flops(point) / point.micro_steps
 
 
-def _agreement(point: Point, own: Figures, full_s: float, compiled: Compiled) -> Agreement:
-    return Agreement(
+def _agreement(point: TrainingPoint, own: Figures, full_s: float, compiled: Compiled) -> CompilerAgreement:
+    return CompilerAgreement(
         own.hbm_bytes / compiled.hbm_bytes if compiled.hbm_bytes else None,
         micro_flops(point) / compiled.flops if compiled.flops else None,
         full_s / point.micro_steps / compiled.seconds if compiled.seconds else None,

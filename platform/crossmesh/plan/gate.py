@@ -10,7 +10,7 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.errors import RejectedError
 from crossmesh.plan.model import known_architecture
 from crossmesh.plan.planner import Planner
-from crossmesh.plan.point import Point, training_point
+from crossmesh.plan.point import TrainingPoint, training_point
 from crossmesh.plan.serving.forecast import ServingForecast, serving_forecast
 from crossmesh.plan.serving.point import serving_point
 from crossmesh.plan.training.exact import broken_rules, broken_serving_rules
@@ -36,7 +36,7 @@ def announced(spec: ExperimentSpec, planned: Forecast) -> str:
     return planned.text
 
 
-def gate_point(spec: ExperimentSpec, point: Point, planner: Planner) -> Forecast | None:
+def gate_point(spec: ExperimentSpec, point: TrainingPoint, planner: Planner) -> Forecast | None:
     """The same for the `point` that `spec` comes to."""
     broken = broken_rules(point)
     if point.slice.chip is None:

@@ -12,8 +12,8 @@ from crossmesh.plan.compilers.choice import Compiler, worth_compiling
 from crossmesh.plan.compilers.compiled import TpuCompiler
 from crossmesh.plan.compilers.traced import GpuTrace
 from crossmesh.plan.figures import Compiled
-from crossmesh.plan.point import Point
-from crossmesh.plan.store.store import Store
+from crossmesh.plan.point import TrainingPoint
+from crossmesh.plan.store.store import AnswerStore
 from crossmesh.plan.training.calibration import Measured, calibration_of, own_measurements
 from crossmesh.plan.training.exact import broken_rules
 from crossmesh.plan.training.forecast import Forecast, forecast
@@ -32,22 +32,22 @@ class Planner:
     measured: Sequence[Measured] = ()
     """What own runs measured."""
 
-    def planned(self, point: Point) -> Forecast:
+    def planned(self, point: TrainingPoint) -> Forecast:
         """The forecast of `point`, with the kept answer of its compiler where there is one and `plan.compile` allows it."""
         compiler = self.compiler(point)
         kept = compiler.find(point) if compiler and self.plan.compile != "never" and not broken_rules(point) else None
         return self.answered(point, kept)
 
-    def answered(self, point: Point, compiled: Compiled | None) -> Forecast:
+    def answered(self, point: TrainingPoint, compiled: Compiled | None) -> Forecast:
         """The forecast of `point` with this answer of its compiler."""
         return forecast(point, self.plan, self.today, compiled, calibration_of(point, self.measured))
 
     def compiled(self, forecasts: Sequence[Forecast], say: Callable[[str], None]) -> Iterator[tuple[int, Forecast]]:
-        """Have those points compiled or traced that are worth it, and yield each anew with its place in `forecasts`, as it is done.
+        """Have those points compiled or traced that are worth it, and yield each anew with its index in `forecasts`, as it is done.
 
         `say` hears why one could not be: no compiler here, or one that refuses the step.
         """
-        places = {id(one): place for place, one in enumerate(forecasts)}
+        indices = {id(one): index for index, one in enumerate(forecasts)}
         for one in worth_compiling(self.plan.compile, forecasts, lambda point: self.compiler(point) is not None):
             compiler = self.compiler(one.point)
             if compiler is None:
@@ -57,11 +57,11 @@ class Planner:
                 if reason:
                     say(reason)
                 else:
-                    yield places[id(one)], self.answered(one.point, compiler.compile(one.point))
+                    yield indices[id(one)], self.answered(one.point, compiler.compile(one.point))
             except CrossmeshError as error:
                 say(f"Not compiled: {error}")
 
-    def compiler(self, point: Point) -> Compiler | None:
+    def compiler(self, point: TrainingPoint) -> Compiler | None:
         """The compiler for the hardware and backend of `point`; None where there is none."""
         return next((one for one in self.compilers if one.serves(point)), None)
 
@@ -72,7 +72,7 @@ def own_planner(spec: ExperimentSpec, tracker: Tracker | None = None) -> Planner
     Raises `TrackingError` when the tracking store cannot be reached.
     """
     cache, console = spec.storage.path / "cache", Console()
-    store = Store(cache / "plan", spec.plan.answers)
+    store = AnswerStore(cache / "plan", spec.plan.answers)
     compilers = (TpuCompiler(store, console), GpuTrace(store, console, cache))
     measured = own_measurements(tracker) if tracker and spec.plan.calibrate else ()
     return Planner(spec.plan, datetime.now(UTC).date(), compilers, measured)

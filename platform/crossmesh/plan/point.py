@@ -21,7 +21,7 @@ _FLOAT32_PASSES = 6
 
 
 @dataclass(frozen=True)
-class Point:
+class TrainingPoint:
     """A training run on a slice."""
 
     model: PlannedModel
@@ -67,7 +67,7 @@ class Point:
         return self.chip.peak(self.spec.dtype) or 0.0
 
     @property
-    def at_full_length(self) -> "Point":
+    def at_full_length(self) -> "TrainingPoint":
         """The same with every sequence padded to `length`."""
         return replace(self, filling=replace(self.filling, widths=((self.length, 1.0),)))
 
@@ -79,7 +79,7 @@ class Point:
 
 def training_point(
     spec: ExperimentSpec, architecture: Architecture | None = None, modules: tuple[LoraModule, ...] | None = None, rows: Sequence[int] = ()
-) -> Point:
+) -> TrainingPoint:
     """The training run that `spec` describes. Raises `InputError` where the model's architecture cannot be told.
 
     Args:
@@ -90,7 +90,7 @@ def training_point(
     """
     architecture = architecture or find_architecture(spec.model, spec.storage.path / "cache")
     model = planned_model(architecture, lora_modules(spec.lora, architecture) if modules is None else modules)
-    return Point(
+    return TrainingPoint(
         model=model,
         spec=spec.model,
         slice=spec.hardware.slice,

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from crossmesh.hardware.chips import Price
-from crossmesh.plan.training.forecast import Forecast, usable_bytes
+from crossmesh.plan.training.forecast import Forecast, usable_training_bytes
 from crossmesh.track.tracked_run import TAG_HBM_SOURCE, TAG_STEP_SOURCE
 
 
@@ -86,7 +86,7 @@ def training_record(label: str, planned: Forecast) -> PlanRecord:
         },
         fits=planned.fits,
         hbm_bytes_per_chip=figures.hbm_bytes if figures else None,
-        hbm_available_bytes=usable_bytes(point),
+        hbm_available_bytes=usable_training_bytes(point),
         hbm_source=figures.hbm_source if figures else None,
         memory=figures.memory if figures else {},
         step_seconds=figures.step_s if figures else None,

@@ -8,7 +8,7 @@ import pytest
 from crossmesh.bench.cells import Prompts
 from crossmesh.bench.load import LoadGenerator, Target
 from crossmesh.errors import CrossmeshError
-from crossmesh.plan.serving.batching import Request
+from crossmesh.plan.serving.batching import LoadRequest
 
 STAND_IN = """#!{python}
 import json, os, sys
@@ -39,9 +39,9 @@ def generator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadGenerator:
 def test_one_process_sends_every_load_with_exact_lengths_and_no_key_in_sight(generator: LoadGenerator) -> None:
     received: list[tuple[int, int]] = []
     with generator as running:
-        requests = [Request(0.0, 7, 3), Request(1.5, 9, 1)]
+        requests = [LoadRequest(0.0, 7, 3), LoadRequest(1.5, 9, 1)]
         first = running.send(TARGET, requests, Prompts(((11,), (11, 12)), 6), 0, lambda *progress: received.append(progress))
-        second = running.send(TARGET, [Request(0.0, 5, 2)], Prompts(((13,),)), 4, lambda *progress: received.append(progress))
+        second = running.send(TARGET, [LoadRequest(0.0, 5, 2)], Prompts(((13,),)), 4, lambda *progress: received.append(progress))
     assert first["pid"] == second["pid"]
     assert received == [(1, 2), (1, 1)]
     assert first["argv"] == ["-m", "crossmesh.bench.load_vllm"]
@@ -64,4 +64,4 @@ def test_one_process_sends_every_load_with_exact_lengths_and_no_key_in_sight(gen
 )
 def test_a_generator_that_fails_or_dies_says_why(generator: LoadGenerator, prompt: int, said: str) -> None:
     with generator as running, pytest.raises(CrossmeshError, match=said):
-        running.send(TARGET, [Request(0.0, prompt, 1)], Prompts(((1,),)), 0, lambda *_: None)
+        running.send(TARGET, [LoadRequest(0.0, prompt, 1)], Prompts(((1,),)), 0, lambda *_: None)

@@ -7,7 +7,7 @@ from crossmesh.bench.measured import Measurement, Outcome, error_kind, read_meas
 from crossmesh.bench.metrics import estimate, figures_of, is_good, kept_up, sustained
 from crossmesh.bench.saturation import next_rate, saturation
 from crossmesh.config.bench import BenchSpec
-from crossmesh.plan.serving.batching import Limits, Request, Step, serve
+from crossmesh.plan.serving.batching import LoadRequest, Step, StepLimits, serve
 from crossmesh.plan.serving.kv import KvBytes
 
 SLO = BenchSpec(slo_ttft_ms=300, slo_tpot_ms=150)
@@ -67,7 +67,9 @@ def test_what_the_generator_says_is_read_in_seconds_with_errors_by_kind() -> Non
         "output_lens": [3, 0, 1],
         "errors": ["", 'Traceback (most recent call last):\n  ...\naiohttp.client_exceptions.ClientOSError: [Errno 104] "x"', ""],
     }
-    found = read_measurement([Request(0.0, 8, 3), Request(1.0, 8, 3), Request(2.0, 8, 1)], said, cached_tokens=4, prompt_tokens=16)
+    found = read_measurement(
+        [LoadRequest(0.0, 8, 3), LoadRequest(1.0, 8, 3), LoadRequest(2.0, 8, 1)], said, cached_tokens=4, prompt_tokens=16
+    )
     assert [one.sent_s for one in found.outcomes] == [0.0, 1.5, 2.0]
     assert found.lags_s == (0.0, 0.5, 0.0)
     assert found.errors == {"ClientOSError": 1}
@@ -79,8 +81,8 @@ def test_what_the_generator_says_is_read_in_seconds_with_errors_by_kind() -> Non
 
 def _served(rate: float, count: int = 300) -> Measurement:
     """What the planner's simulated engine answers: 2 sequences at once, 0.1 s a step, so 20 tokens a second, or 2 requests."""
-    requests = [Request(index / rate, 10, 10) for index in range(count)]
-    done = serve(requests, Limits(1000, 2, 1e9, KvBytes(1.0, 0.0, 0)), lambda step: 0.1 if isinstance(step, Step) else 0.0)
+    requests = [LoadRequest(index / rate, 10, 10) for index in range(count)]
+    done = serve(requests, StepLimits(1000, 2, 1e9, KvBytes(1.0, 0.0, 0)), lambda step: 0.1 if isinstance(step, Step) else 0.0)
     outcomes = tuple(
         Outcome(one.request, one.request.arrival_s, one.ttft_s, one.e2e_s, (), one.request.prompt, one.request.output, "")
         for one in done.answers

@@ -21,7 +21,7 @@ from crossmesh.bench.store import identity_of, trace_digest
 from crossmesh.config.bench import BenchSpec
 from crossmesh.environments import environment
 from crossmesh.errors import CrossmeshError, InputError
-from crossmesh.plan.serving.batching import Request
+from crossmesh.plan.serving.batching import LoadRequest
 from crossmesh.serve.vllm.settings import CPU_VARIABLES, EngineSettings
 
 TERMS = Terms(512, None, 3.6)
@@ -31,10 +31,10 @@ class Generator:
     """Answers every request after `ttft` and in `ttft` + 1 s; one of each load fails from repeat `fails` on."""
 
     def __init__(self, ttft: float = 0.25, *, failing: bool = False) -> None:
-        self.sent: list[tuple[Sequence[Request], Prompts, int]] = []
+        self.sent: list[tuple[Sequence[LoadRequest], Prompts, int]] = []
         self._ttft, self._failing = ttft, failing
 
-    def send(self, target: Target, requests: Sequence[Request], prompts: Prompts, most: int, progress: Progress) -> dict[str, Any]:
+    def send(self, target: Target, requests: Sequence[LoadRequest], prompts: Prompts, most: int, progress: Progress) -> dict[str, Any]:
         self.sent.append((requests, prompts, most))
         progress(len(requests), len(requests))
         count = len(requests)

@@ -19,7 +19,7 @@ from crossmesh.plan.figures import Compiled
 from crossmesh.plan.gate import gate_serving, gate_training
 from crossmesh.plan.model import known_architecture
 from crossmesh.plan.planner import Planner
-from crossmesh.plan.point import Point
+from crossmesh.plan.point import TrainingPoint
 from plan_points import paper_spec
 
 TODAY = date(2026, 6, 1)
@@ -32,16 +32,16 @@ class Answers:
     def __init__(self, answer: Compiled) -> None:
         self._answer = answer
 
-    def serves(self, point: Point) -> bool:
+    def serves(self, point: TrainingPoint) -> bool:
         return point.backend == "jax"
 
-    def find(self, point: Point) -> Compiled | None:
+    def find(self, point: TrainingPoint) -> Compiled | None:
         return self._answer
 
     def missing(self) -> str:
         return "not here"
 
-    def compile(self, point: Point) -> Compiled:
+    def compile(self, point: TrainingPoint) -> Compiled:
         raise AssertionError("a gate compiles nothing")
 
 

@@ -3,18 +3,18 @@
 from collections.abc import Callable, Sequence
 
 from crossmesh.console import Console
-from crossmesh.plan.compilers.workers import run_worker
-from crossmesh.plan.store.store import Answer, Question, Store
+from crossmesh.plan.compilers.workers import run_compiler_worker
+from crossmesh.plan.store.store import AnswerStore, Question, StoredAnswer
 
 
 def ask(
-    store: Store,
+    store: AnswerStore,
     console: Console,
     title: str,
     questions: Sequence[Question],
     expected_s: Callable[[Question], float],
     label: str = "seconds",
-) -> list[Answer]:
+) -> list[StoredAnswer]:
     """Current answers to `questions`, all of one kind, in their order; an interrupted call goes on where it was.
 
     Args:
@@ -28,9 +28,9 @@ def ask(
     Raises `InputError` for a question that has no answer, `CrossmeshError` when the worker died.
     """
     answers = [store.find(question) for question in questions]
-    absent = [place for place, answer in enumerate(answers) if answer is None or answer.stale]
+    absent = [index for index, answer in enumerate(answers) if answer is None or answer.stale]
     if absent:
-        asked = [questions[place] for place in absent]
+        asked = [questions[index] for index in absent]
         expected = [int(expected_s(question)) for question in asked]
         with console.stage(title) as stage:
 
@@ -39,6 +39,6 @@ def ask(
                 stage.progress(label + done, int(seconds), max(expected[index], int(seconds) + 5))
 
             log = store.folder / "logs" / f"{asked[0].digest[:16]}.log"
-            for part in run_worker(asked[0].kind, [question.fields for question in asked], log, tick):
+            for part in run_compiler_worker(asked[0].kind, [question.fields for question in asked], log, tick):
                 answers[absent[part.index]] = store.keep(asked[part.index], part.answer, part.seconds, part.versions)
     return [answer for answer in answers if answer is not None]

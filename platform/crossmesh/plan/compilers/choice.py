@@ -8,7 +8,7 @@ from typing import Protocol
 
 from crossmesh.hardware.devices import Tpu
 from crossmesh.plan.figures import Compiled
-from crossmesh.plan.point import Point
+from crossmesh.plan.point import TrainingPoint
 from crossmesh.plan.training.forecast import Forecast, pareto
 
 BEST = 2
@@ -18,20 +18,20 @@ BEST = 2
 class Compiler(Protocol):
     """Something that knows what the very step of a point needs: XLA for TPUs, a trace for GPUs."""
 
-    def serves(self, point: Point) -> bool:
+    def serves(self, point: TrainingPoint) -> bool:
         """Whether it is the one for this point's backend and kind of device."""
 
-    def find(self, point: Point) -> Compiled | None:
+    def find(self, point: TrainingPoint) -> Compiled | None:
         """The kept answer, None where there is none. Takes no time."""
 
     def missing(self) -> str:
         """What to do to have it, as one sentence; empty when it is installed."""
 
-    def compile(self, point: Point) -> Compiled:
+    def compile(self, point: TrainingPoint) -> Compiled:
         """Ask now, in a worker, with progress, and keep the answer. Takes minutes. Raises `CrossmeshError`."""
 
 
-def worth_compiling(mode: str, planned: Sequence[Forecast], served: Callable[[Point], bool]) -> list[Forecast]:
+def worth_compiling(mode: str, planned: Sequence[Forecast], served: Callable[[TrainingPoint], bool]) -> list[Forecast]:
     """Of the planned points those that are to be compiled or traced now; a stale answer is none only with `always`.
 
     Args:

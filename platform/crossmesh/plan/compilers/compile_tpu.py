@@ -44,10 +44,10 @@ def main() -> None:
     """Answer the questions on stdin; the log says how long each stage took."""
     # Libraries that Tunix imports have set up logging already.
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", force=True)
-    answer_questions("tpu", answer)
+    answer_questions("tpu", compile_step)
 
 
-def answer(fields: Fields) -> Fields:
+def compile_step(fields: Fields) -> Fields:
     """Compile the step that `fields` describe and say what XLA says of it; bytes and FLOP of one chip.
 
     `hbm_bytes` at the peak; `memory` by kind, of which `temporaries` is all that is not an argument; `seconds` is XLA's static estimate.
@@ -154,8 +154,8 @@ def abstract_arguments(program: Program, fields: Fields, mesh: Any) -> Arguments
     structure = program.structure
 
     def abstract(state: Any) -> Any:
-        places = tunix_jax.shardings(structure, state, mesh)
-        return jax.tree.map(lambda array, place: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=place), state, places)
+        shardings = tunix_jax.shardings(structure, state, mesh)
+        return jax.tree.map(lambda array, sharding: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding), state, shardings)
 
     trained = abstract(structure.trained)
     count = jax.ShapeDtypeStruct((), np.int32, sharding=NamedSharding(mesh, PartitionSpec()))

@@ -19,8 +19,8 @@ from crossmesh.plan.compilers.asking import ask
 from crossmesh.plan.compilers.depths import Depths, keep_layers, small_depths
 from crossmesh.plan.figures import Compiled
 from crossmesh.plan.model import PlannedModel
-from crossmesh.plan.point import Point
-from crossmesh.plan.store.store import WORKERS, Answer, Question, Store, stale_warning
+from crossmesh.plan.point import TrainingPoint
+from crossmesh.plan.store.store import WORKERS, AnswerStore, Question, StoredAnswer, stale_warning
 
 KIND = "tpu"
 _CHIPS = ("v4", "v5e", "v5p", "v6e")
@@ -35,22 +35,22 @@ _COUNTED = ("flops", "bytes", "seconds")
 class TpuCompiler:
     """Implements `compilers.Compiler` with libtpu."""
 
-    def __init__(self, store: Store, console: Console) -> None:
+    def __init__(self, store: AnswerStore, console: Console) -> None:
         """Answers are looked up and kept in `store`, progress is shown on `console`."""
         self._store, self._console = store, console
 
-    def serves(self, point: Point) -> bool:
+    def serves(self, point: TrainingPoint) -> bool:
         """Whether `point` runs on the JAX backend, on TPUs that libtpu compiles for."""
         return point.backend == "jax" and isinstance(point.slice.device, Tpu) and point.slice.device.chip in _CHIPS
 
-    def find(self, point: Point) -> Compiled | None:
+    def find(self, point: TrainingPoint) -> Compiled | None:
         """The kept answer: a current one before a stale one, of equals that of the whole model before an extrapolated one."""
         if not self.serves(point):
             return None
         found = []
         for depths in (_WHOLE, _depths(point.model)):
             if depths is not None:
-                answers = [self._store.find(question(point, kept)) for kept in depths.layers]
+                answers = [self._store.find(compile_question(point, kept)) for kept in depths.layers]
                 present = [answer for answer in answers if answer is not None]
                 if len(present) == len(answers):
                     found.append(together(depths, present))
@@ -62,7 +62,7 @@ class TpuCompiler:
             return ""
         return "The TPU compiler is not installed: `make compiler` fetches it (700 MB on disk, Google's licence)."
 
-    def compile(self, point: Point, *, whole: bool = False) -> Compiled:
+    def compile(self, point: TrainingPoint, *, whole: bool = False) -> Compiled:
         """Compile the step of `point` now, at small depths unless the `whole` model is asked for, and keep the answers.
 
         Each depth is kept as soon as it is there, so that an interrupted plan goes on where it was. Raises `InputError` when there is no
@@ -72,7 +72,7 @@ class TpuCompiler:
             raise InputError(reason)
         depths = _WHOLE if whole else _depths(point.model) or _WHOLE
         title = f"Compiling for {topology(point)}: {_described(point)}"
-        questions = [question(point, kept) for kept in depths.layers]
+        questions = [compile_question(point, kept) for kept in depths.layers]
         return together(depths, ask(self._store, self._console, title, questions, self._expected_s, "seconds, depth"))
 
     def _expected_s(self, asked: Question) -> float:
@@ -104,12 +104,12 @@ def _kinds(model: PlannedModel) -> list[tuple[Any, ...]]:
     return [(layer, *sorted(own.items())) for layer, own in zip(model.architecture.layers, ranks, strict=True)]
 
 
-def topology(point: Point) -> str:
+def topology(point: TrainingPoint) -> str:
     """What libtpu calls the slice."""
     return f"{point.slice.device.chip}:{point.slice.device.topology}" if isinstance(point.slice.device, Tpu) else ""
 
 
-def question(point: Point, kept: Sequence[int] = ()) -> Question:
+def compile_question(point: TrainingPoint, kept: Sequence[int] = ()) -> Question:
     """Everything that the step of `point` depends on, with only the layers `kept` (all when empty)."""
     return Question(
         KIND,
@@ -162,7 +162,7 @@ def _sizes(architecture: Architecture) -> dict[str, Any]:
     return {**sizes, "experts": asdict(architecture.experts) if architecture.experts else None}
 
 
-def together(depths: Depths, answers: Sequence[Answer]) -> Compiled:
+def together(depths: Depths, answers: Sequence[StoredAnswer]) -> Compiled:
     """What the answers at `depths` say of the whole model."""
 
     def total(values: Sequence[Any]) -> float | None:
@@ -184,7 +184,7 @@ def together(depths: Depths, answers: Sequence[Answer]) -> Compiled:
     )
 
 
-def _described(point: Point) -> str:
+def _described(point: TrainingPoint) -> str:
     """The step, for a person."""
     mesh = " ".join(f"{axis}={size}" for axis, size in asdict(point.mesh).items() if size > 1)
     layers = len(point.model.architecture.layers)

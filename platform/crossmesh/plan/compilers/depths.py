@@ -52,7 +52,7 @@ class Depths:
 
 
 def stretches(kinds: Sequence[Hashable]) -> tuple[Stretch, ...]:
-    """Cut `kinds` into blocks that repeat: from each place on, the one that covers most layers, of equals the shortest."""
+    """Cut `kinds` into blocks that repeat: from each index on, the one that covers most layers, of equals the shortest."""
     found, start = [], 0
     while start < len(kinds):
         best = Stretch(start, len(kinds) - start, 1)
@@ -87,8 +87,8 @@ def _kept(depth: int, factors: dict[Stretch, int]) -> tuple[int, ...]:
 
 def keep_layers(layers: Sequence[LayerKind], kept: Sequence[int]) -> tuple[LayerKind, ...] | None:
     """`layers` without those that are not `kept`; None where one that stays uses the keys and values of one that does not."""
-    place = {old: new for new, old in enumerate(kept)}
+    new_index = {old: new for new, old in enumerate(kept)}
     chosen = [layers[index] for index in kept]
-    if any(one.kv_from is not None and one.kv_from not in place for one in chosen):
+    if any(one.kv_from is not None and one.kv_from not in new_index for one in chosen):
         return None
-    return tuple(one if one.kv_from is None else replace(one, kv_from=place[one.kv_from]) for one in chosen)
+    return tuple(one if one.kv_from is None else replace(one, kv_from=new_index[one.kv_from]) for one in chosen)

@@ -22,8 +22,8 @@ from crossmesh.models.lora import LoraModule, lora_modules
 from crossmesh.plan.compilers.asking import ask
 from crossmesh.plan.figures import Compiled
 from crossmesh.plan.model import PlannedModel, known_config
-from crossmesh.plan.point import Point
-from crossmesh.plan.store.store import WORKERS, Answer, Question, Store, stale_warning
+from crossmesh.plan.point import TrainingPoint
+from crossmesh.plan.store.store import WORKERS, AnswerStore, Question, StoredAnswer, stale_warning
 
 KIND = "gpu"
 _LIBRARIES = ("torch", "transformers", "peft")
@@ -34,22 +34,22 @@ _START_S, _LAYER_S = 12.0, 1.0
 class GpuTrace:
     """Implements `compilers.Compiler` with fake tensors."""
 
-    def __init__(self, store: Store, console: Console, cache: Path) -> None:
+    def __init__(self, store: AnswerStore, console: Console, cache: Path) -> None:
         """Answers are looked up and kept in `store`, progress is shown on `console`; models were fetched into `cache`."""
         self._store, self._console, self._cache = store, console, cache
 
-    def serves(self, point: Point) -> bool:
+    def serves(self, point: TrainingPoint) -> bool:
         """Whether `point` runs on the torch backend, on GPUs, with a base that can be traced and an adapter that can be asked about."""
         if point.backend != "torch" or not isinstance(point.slice.device, Gpu) or point.spec.quantization != "none":
             return False
         return lora_fields(point.model) is not None and known_config(point.spec, self._cache) is not None
 
-    def find(self, point: Point) -> Compiled | None:
+    def find(self, point: TrainingPoint) -> Compiled | None:
         """The kept answer, a current one before a stale one."""
         if not self.serves(point):
             return None
         answer = self._store.find(self._question(point))
-        return None if answer is None else compiled(answer)
+        return None if answer is None else traced_figures(answer)
 
     def missing(self) -> str:
         """What to do to have what a trace takes; empty when it is there."""
@@ -58,7 +58,7 @@ class GpuTrace:
             return ""
         return f"A GPU step is traced with {', '.join(absent)}, which this environment lacks: `make install` brings them."
 
-    def compile(self, point: Point) -> Compiled:
+    def compile(self, point: TrainingPoint) -> Compiled:
         """Trace the step of `point` now and keep the answer.
 
         Raises `InputError` when what it takes is not installed or the step cannot be traced, `CrossmeshError` when the worker dies.
@@ -67,22 +67,22 @@ class GpuTrace:
             raise InputError(reason)
         title = f"Tracing the step on one of {point.mesh.devices} GPUs, {len(point.model.architecture.layers)} layers"
         (answer,) = ask(self._store, self._console, title, [self._question(point)], lambda _: self._expected_s(point))
-        return compiled(answer)
+        return traced_figures(answer)
 
-    def _question(self, point: Point) -> Question:
+    def _question(self, point: TrainingPoint) -> Question:
         config = known_config(point.spec, self._cache)
         if config is None:
             raise AssertionError("only points that `serves` is true of are asked about")
-        return question(point, config)
+        return trace_question(point, config)
 
-    def _expected_s(self, point: Point) -> float:
+    def _expected_s(self, point: TrainingPoint) -> float:
         """Seconds that a trace takes, by what others of the same model took if there are any."""
         config = known_config(point.spec, self._cache)
         taken = [one["seconds"] for one in self._store.kept(KIND) if one["fields"]["config"] == config]
         return median(taken) if taken else _START_S + _LAYER_S * len(point.model.architecture.layers)
 
 
-def question(point: Point, config: Json) -> Question:
+def trace_question(point: TrainingPoint, config: Json) -> Question:
     """Everything that the step of `point` depends on; `config` is the model's config.json."""
     return Question(
         KIND,
@@ -124,15 +124,15 @@ def _ranks(modules: tuple[LoraModule, ...]) -> dict[str, int]:
     return {module.target.hf: module.rank for module in modules}
 
 
-def compiled(answer: Answer) -> Compiled:
+def traced_figures(answer: StoredAnswer) -> Compiled:
     """An answer of the worker as figures."""
-    told = answer.value
+    result = answer.value
     return Compiled(
         by=f"{answer.maker.named('torch')}, fake tensors",
-        hbm_bytes=told["hbm_bytes"],
-        memory=dict(told["memory"]),
-        flops=told["flops"],
-        bytes=told["bytes"],
+        hbm_bytes=result["hbm_bytes"],
+        memory=dict(result["memory"]),
+        flops=result["flops"],
+        bytes=result["bytes"],
         seconds=None,
         extrapolated=False,
         warnings=stale_warning(answer.stale),

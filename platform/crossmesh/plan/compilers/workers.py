@@ -32,7 +32,7 @@ Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkerAnswer:
     """The answer to one of the questions."""
 
     index: int
@@ -43,7 +43,7 @@ class Part:
     """Of the libraries that the worker had."""
 
 
-def run_worker(kind: str, questions: Sequence[Fields], log: Path, on_tick: Callable[[int, float], None]) -> Iterator[Part]:
+def run_compiler_worker(kind: str, questions: Sequence[Fields], log: Path, on_tick: Callable[[int, float], None]) -> Iterator[WorkerAnswer]:
     """Start the worker that answers questions of `kind` (`store.KINDS`) and yield its answers, in the order of `questions`, as they come.
 
     `on_tick(index, seconds)` is called about every second with the question that is worked on and for how long. The worker ends with the
@@ -71,7 +71,7 @@ def run_worker(kind: str, questions: Sequence[Fields], log: Path, on_tick: Calla
             process.wait()
 
 
-def _answers(process: Any, questions: Sequence[Fields], log: Path, on_tick: Callable[[int, float], None]) -> Iterator[Part]:
+def _answers(process: Any, questions: Sequence[Fields], log: Path, on_tick: Callable[[int, float], None]) -> Iterator[WorkerAnswer]:
     with contextlib.suppress(BrokenPipeError):  # It died at once; its log says why.
         process.stdin.write(json.dumps(list(questions)).encode())
         process.stdin.close()
@@ -82,10 +82,10 @@ def _answers(process: Any, questions: Sequence[Fields], log: Path, on_tick: Call
         line = process.stdout.readline()
         if not line:
             raise CrossmeshError(f"The worker of a plan ended with code {process.wait()} and no answer. {_last(log)}")
-        told = json.loads(line)
-        if "error" in told:
-            raise InputError(told["error"])
-        yield Part(index, told["answer"], time.monotonic() - start, told["versions"])
+        message = json.loads(line)
+        if "error" in message:
+            raise InputError(message["error"])
+        yield WorkerAnswer(index, message["answer"], time.monotonic() - start, message["versions"])
 
 
 def _last(log: Path) -> str:
@@ -107,10 +107,10 @@ def answer_questions(kind: str, answer: Callable[[Fields], Fields]) -> None:
         os.dup2(2, 1)
         for question in questions:
             try:
-                told: dict[str, Any] = {"answer": answer(question), "versions": versions(kind)}
+                message: dict[str, Any] = {"answer": answer(question), "versions": versions(kind)}
             except CrossmeshError as error:
-                told = {"error": str(error)}
-            out.write(json.dumps(told) + "\n")
+                message = {"error": str(error)}
+            out.write(json.dumps(message) + "\n")
             out.flush()
 
 

@@ -6,7 +6,7 @@ from random import Random
 
 from crossmesh.config.planning import PlanSpec
 from crossmesh.errors import InputError
-from crossmesh.plan.serving.batching import Request
+from crossmesh.plan.serving.batching import LoadRequest
 from crossmesh.plan.serving.traces import read_trace
 from crossmesh.plan.training.lengths import log_normal
 
@@ -18,14 +18,14 @@ MOST_REQUESTS = 200_000
 class Load:
     """Requests in the order of their arrival, the first one at 0 or later."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[LoadRequest, ...]
     qps: float | None
     """Requests a second while they arrive; None where all arrive at once."""
     notes: tuple[str, ...]
     """What was left out."""
 
 
-def load_of(plan: PlanSpec, longest: int) -> Load | None:
+def planned_load(plan: PlanSpec, longest: int) -> Load | None:
     """The load that `plan` describes, None where it describes none; no request is over `longest` tokens.
 
     Raises `InputError` for a trace that cannot be read or has no request to simulate, and for more requests than `MOST_REQUESTS`.
@@ -45,14 +45,14 @@ def load_of(plan: PlanSpec, longest: int) -> Load | None:
     return Load(requests, plan.qps, ())
 
 
-def poisson(plan: PlanSpec, longest: int) -> tuple[Request, ...]:
+def poisson(plan: PlanSpec, longest: int) -> tuple[LoadRequest, ...]:
     """Requests at independent times, `plan.qps` a second on average, over `plan.duration` seconds; the same for the same seed."""
     random = Random(plan.seed)
     requests, now = [], random.expovariate(plan.qps)
     while now < plan.duration:
         output = min(_length(random, plan.output_tokens, plan.output_p99_tokens), longest - 1)
         prompt = min(_length(random, plan.prompt_tokens, plan.prompt_p99_tokens), longest - output)
-        requests.append(Request(now, prompt, output))
+        requests.append(LoadRequest(now, prompt, output))
         now += random.expovariate(plan.qps)
     return tuple(requests)
 

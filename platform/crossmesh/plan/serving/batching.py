@@ -16,7 +16,7 @@ from crossmesh.plan.serving.kv import KvBytes
 
 
 @dataclass(frozen=True)
-class Request:
+class LoadRequest:
     """One request of a load."""
 
     arrival_s: float
@@ -31,7 +31,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Limits:
+class StepLimits:
     """What bounds a step."""
 
     step_tokens: int
@@ -79,10 +79,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SimulatedAnswer:
     """How one request fared; seconds since the start of the load."""
 
-    request: Request
+    request: LoadRequest
     first_s: float
     """Its first token is there."""
     end_s: float
@@ -109,7 +109,7 @@ class Answer:
 class Served:
     """A load that was answered."""
 
-    answers: tuple[Answer, ...]
+    answers: tuple[SimulatedAnswer, ...]
     """In the order of the requests."""
     end_s: float
     busy_s: float
@@ -124,7 +124,7 @@ class Served:
 
 @dataclass(eq=False, slots=True)
 class _Sequence:
-    request: Request
+    request: LoadRequest
     index: int
     made: int = 0
     """Tokens of the answer before `since`."""
@@ -146,7 +146,7 @@ class _Sequence:
         return self.since + self.request.output - self.made - 1
 
 
-def serve(requests: Sequence[Request], limits: Limits, seconds: Callable[[Step], float]) -> Served:
+def serve(requests: Sequence[LoadRequest], limits: StepLimits, seconds: Callable[[Step], float]) -> Served:
     """Answer `requests`, ordered by arrival; `seconds` is how long a step takes.
 
     Raises `ValueError` for a request that the cache cannot hold by itself, and for a step that is too small for all sequences.
@@ -162,7 +162,7 @@ def serve(requests: Sequence[Request], limits: Limits, seconds: Callable[[Step],
 class _Engine:
     """The state between steps. What all decoded sequences add up to is kept as sums, so a step costs the same for one as for a thousand."""
 
-    def __init__(self, requests: Sequence[Request], limits: Limits, seconds: Callable[[Step], float]) -> None:
+    def __init__(self, requests: Sequence[LoadRequest], limits: StepLimits, seconds: Callable[[Step], float]) -> None:
         self.requests, self.limits, self.seconds = requests, limits, seconds
         self.now, self.step, self.free = 0.0, 0, limits.cache_bytes
         self.arrived = 0
@@ -172,7 +172,7 @@ class _Engine:
         self.partial: _Sequence | None = None
         """The sequence whose prompt is begun and not finished; always the last of `running`."""
         self.decoding = _Decoding(limits)
-        self.answers: dict[int, Answer] = {}
+        self.answers: dict[int, SimulatedAnswer] = {}
         self.busy = self.sequence_s = self.queued_until = 0.0
         self.most_waiting = self.steps = 0
 
@@ -285,7 +285,7 @@ class _Engine:
     def _answer(self, sequence: _Sequence) -> None:
         self.free += self.limits.held(sequence.cached)
         del self.running[sequence.index]
-        self.answers[sequence.index] = Answer(sequence.request, sequence.first_s, self.now, sequence.preemptions)
+        self.answers[sequence.index] = SimulatedAnswer(sequence.request, sequence.first_s, self.now, sequence.preemptions)
 
 
 @dataclass
@@ -296,7 +296,7 @@ class _Decoding:
     the steps of one phase, and it is enough to count sequences by phase.
     """
 
-    limits: Limits
+    limits: StepLimits
     count: int = 0
     context: int = 0
     windowed: int = 0

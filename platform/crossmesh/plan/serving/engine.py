@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import floor
 
-from crossmesh.plan.serving.batching import Chunk, Limits, Step
+from crossmesh.plan.serving.batching import Chunk, Step, StepLimits
 from crossmesh.plan.serving.kv import KvBytes, kv_bytes
 from crossmesh.plan.serving.point import ServingPoint
 from crossmesh.plan.serving.step import StepCost, expert_bytes, needed_bytes, replicated_bytes, step_cost
@@ -24,7 +24,7 @@ def weight_bytes(point: ServingPoint) -> float:
     return point.width * total + replicated_bytes(point)
 
 
-def usable_bytes(point: ServingPoint) -> float:
+def usable_engine_bytes(point: ServingPoint) -> float:
     """Memory of a chip that the engine may fill."""
     return point.chip.hbm_bytes * min(point.memory_share, efficiency(point.slice.device).usable_hbm)
 
@@ -60,7 +60,7 @@ def engine_forecast(point: ServingPoint) -> EngineForecast:
     """Plan the engine at the stated efficiencies of its chips."""
     cost = step_cost(point, efficiency(point.slice.device))
     kv, weights, workspace = kv_bytes(point), weight_bytes(point), _workspace(point)
-    room = usable_bytes(point) - weights - workspace
+    room = usable_engine_bytes(point) - weights - workspace
     sequences = max(0, floor(room / kv.sequence(point.prompt + point.output)))
     batch = min(sequences, point.max_num_seqs, point.requests or point.max_num_seqs)
     prefill = prefill_s(cost, point.prompt, point.step_tokens)
@@ -115,9 +115,9 @@ def decode_step(window: int, batch: int, context: int) -> Step:
     return Step(batch, batch * context, batch * min(context, window), ())
 
 
-def limits(point: ServingPoint, engine: EngineForecast) -> Limits:
+def limits(point: ServingPoint, engine: EngineForecast) -> StepLimits:
     """What bounds the steps of the engine."""
-    return Limits(point.step_tokens, point.max_num_seqs, engine.cache_room, engine.kv)
+    return StepLimits(point.step_tokens, point.max_num_seqs, engine.cache_room, engine.kv)
 
 
 def _chunks(tokens: int, step_tokens: int) -> Iterator[Chunk]:

@@ -7,7 +7,7 @@ from datetime import date
 from crossmesh.config.planning import PlanSpec
 from crossmesh.hardware.chips import Price
 from crossmesh.plan.serving.arrivals import Load
-from crossmesh.plan.serving.engine import EngineForecast, engine_forecast, usable_bytes
+from crossmesh.plan.serving.engine import EngineForecast, engine_forecast, usable_engine_bytes
 from crossmesh.plan.serving.load import LoadForecast, load_forecast
 from crossmesh.plan.serving.point import ServingPoint
 from crossmesh.plan.serving.step import replicated_bytes
@@ -56,11 +56,11 @@ def serving_forecast(point: ServingPoint, plan: PlanSpec, today: date, load: Loa
     warnings = tuple(text for text in (*_replicated(point), *of_price) if text)
     broken = broken_serving_rules(point)
     if broken:
-        return ServingForecast(point, None, broken, nearest(point), price, warnings)
+        return ServingForecast(point, None, broken, nearest_fitting_engine(point), price, warnings)
     engine = engine_forecast(point)
     reason = _no_room(point, engine)
     if reason:
-        return ServingForecast(point, engine, (reason,), nearest(point), price, warnings)
+        return ServingForecast(point, engine, (reason,), nearest_fitting_engine(point), price, warnings)
     if load is None:
         return ServingForecast(point, engine, (), "", price, warnings)
     fared = load_forecast(point, engine, load)
@@ -73,7 +73,7 @@ def _no_room(point: ServingPoint, engine: EngineForecast) -> str:
         return ""
     shorter = f" The longest that fits is serve.max_model_len={engine.longest}." if engine.longest >= point.prompt + point.output else ""
     return (
-        f"A chip may fill {usable_bytes(point) / GIB:.1f} GiB: {engine.weights / GIB:.1f} are weights, {engine.workspace / GIB:.1f} "
+        f"A chip may fill {usable_engine_bytes(point) / GIB:.1f} GiB: {engine.weights / GIB:.1f} are weights, {engine.workspace / GIB:.1f} "
         f"workspace, and one sequence of serve.max_model_len={point.max_model_len} needs "
         f"{engine.kv.sequence(point.max_model_len) / GIB:.2f}.{shorter}"
     )
@@ -95,7 +95,7 @@ def _replicated(point: ServingPoint) -> Iterator[str]:
         yield f"serve.tp={point.tp} holds {kinds}: {mib:.0f} MiB of weights on each chip, and cache for a whole head."
 
 
-def nearest(point: ServingPoint) -> str:
+def nearest_fitting_engine(point: ServingPoint) -> str:
     """Overrides of the nearest engine that fits on this slice: another tp, then an 8-bit cache, then both."""
     for tp in sorted(range(1, point.slice.device.chip_count() + 1), key=lambda tp: abs(tp - point.tp)):
         for kv_dtype in dict.fromkeys((point.kv_dtype, "fp8")):

@@ -9,7 +9,7 @@ from itertools import cycle, islice
 from statistics import fmean, quantiles
 
 from crossmesh.plan.serving.arrivals import Load
-from crossmesh.plan.serving.batching import Answer, serve
+from crossmesh.plan.serving.batching import SimulatedAnswer, serve
 from crossmesh.plan.serving.engine import EngineForecast, limits
 from crossmesh.plan.serving.point import ServingPoint
 from crossmesh.plan.serving.step import step_cost
@@ -90,13 +90,13 @@ def load_forecast(point: ServingPoint, engine: EngineForecast, load: Load) -> Lo
     )
 
 
-def sustained_rate(answers: Sequence[Answer], until_s: float) -> float:
+def sustained_rate(answers: Sequence[SimulatedAnswer], until_s: float) -> float:
     """Tokens of answers a second while some requests waited, the last of them up to `until_s`; the first quarter fills the engine."""
     start_s = until_s / 4
     return sum(_made(answer, until_s) - _made(answer, start_s) for answer in answers) / (until_s - start_s)
 
 
-def _made(answer: Answer, until_s: float) -> float:
+def _made(answer: SimulatedAnswer, until_s: float) -> float:
     """Tokens of an answer by `until_s`, its tokens evenly in time."""
     if answer.end_s <= until_s:
         return answer.request.output

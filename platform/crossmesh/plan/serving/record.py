@@ -5,7 +5,7 @@ from dataclasses import asdict
 from crossmesh.hardware.chips import unit_prices
 from crossmesh.plan.figures import MODELLED
 from crossmesh.plan.record import PlanRecord, price_json
-from crossmesh.plan.serving.engine import usable_bytes
+from crossmesh.plan.serving.engine import usable_engine_bytes
 from crossmesh.plan.serving.forecast import ServingForecast
 from crossmesh.plan.serving.load import LoadForecast
 
@@ -32,7 +32,7 @@ def serving_record(label: str, planned: ServingForecast) -> PlanRecord:
         },
         fits=planned.fits,
         hbm_bytes_per_chip=held,
-        hbm_available_bytes=usable_bytes(point),
+        hbm_available_bytes=usable_engine_bytes(point),
         hbm_source=MODELLED if engine else None,
         memory={"weights": engine.weights, "workspace": engine.workspace, "key_value_cache": engine.cache_room} if engine else {},
         step_seconds=engine.decode_s if engine else None,

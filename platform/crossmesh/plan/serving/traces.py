@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.errors import reading
-from crossmesh.plan.serving.batching import Request
+from crossmesh.plan.serving.batching import LoadRequest
 
 FORM = (
     "a CSV with a heading, or JSON lines, with the columns arrival_s (or arrival_ms; or arrival, with dates), prompt_tokens and "
@@ -52,7 +52,7 @@ _BLOCKS = (512, 256, 128, 64, 32, 16, 1024, 2048)
 class Trace:
     """The requests of a file in the order of their arrival, the first one at 0."""
 
-    requests: tuple[Request, ...]
+    requests: tuple[LoadRequest, ...]
     notes: tuple[str, ...]
     """What was left out."""
     block: int = 0
@@ -81,7 +81,7 @@ def read_trace(path: Path) -> Trace:
         if first is None:
             raise ValueError("there is no request in it")
         columns = _columns(list(first[1]))
-        found = [_request(place, row, columns) for place, row in (first, *rows)]
+        found = [_request(where, row, columns) for where, row in (first, *rows)]
         kept = sorted((one for one in found if one is not None), key=lambda request: request.arrival_s)
         if not kept:
             raise ValueError("there is no request in it that was answered")
@@ -152,48 +152,48 @@ def _columns(names: Sequence[str]) -> _Columns:
     return _Columns(found[_TIME], found[_PROMPT], found[_OUTPUT], unit or by_form, mooncake, burst)
 
 
-def _request(place: str, row: Mapping[str, Any], columns: _Columns) -> Request | None:
+def _request(where: str, row: Mapping[str, Any], columns: _Columns) -> LoadRequest | None:
     """The request of a row; None for one that failed."""
     for name in (columns.time, columns.prompt, columns.output):
         if row.get(name) is None:
-            raise ValueError(f"{place} has no {name!r}")
+            raise ValueError(f"{where} has no {name!r}")
     if unknown := [name for name in row if not _meaning(name)[0]]:
-        raise ValueError(f"{place} has the column {unknown[0]!r}, which is not known")
-    prompt, output = (_tokens(place, row[name]) for name in (columns.prompt, columns.output))
+        raise ValueError(f"{where} has the column {unknown[0]!r}, which is not known")
+    prompt, output = (_tokens(where, row[name]) for name in (columns.prompt, columns.output))
     if columns.failures and output == 0:
         return None
     if prompt < 1 or output < 1:
-        raise ValueError(f"{place} has a prompt of {prompt} and an answer of {output} tokens")
+        raise ValueError(f"{where} has a prompt of {prompt} and an answer of {output} tokens")
     hashes = next((value for name, value in row.items() if _meaning(name)[0] == _HASH), None)
-    return Request(_arrival(place, str(row[columns.time]), columns), prompt, output, hashes=_hashes(place, hashes))
+    return LoadRequest(_arrival(where, str(row[columns.time]), columns), prompt, output, hashes=_hashes(where, hashes))
 
 
-def _tokens(place: str, value: object) -> int:
+def _tokens(where: str, value: object) -> int:
     number = _number(str(value))
     if number is None or number != int(number):
-        raise ValueError(f"{place} has {value!r} where a number of tokens is needed")
+        raise ValueError(f"{where} has {value!r} where a number of tokens is needed")
     return int(number)
 
 
-def _hashes(place: str, value: object) -> tuple[int, ...]:
+def _hashes(where: str, value: object) -> tuple[int, ...]:
     found = json.loads(value) if isinstance(value, str) and value.strip() else value or []
     if not (isinstance(found, list) and all(isinstance(one, int) for one in found)):
-        raise ValueError(f"{place} has hash_ids that are no list of whole numbers")
+        raise ValueError(f"{where} has hash_ids that are no list of whole numbers")
     return tuple(found)
 
 
-def _arrival(place: str, text: str, columns: _Columns) -> float:
+def _arrival(where: str, text: str, columns: _Columns) -> float:
     """Seconds; of a date since 1970 in UTC. A number without a unit is refused."""
     number = _number(text)
     if number is None:
         moment = _date(text)
         if moment is None:
-            raise ValueError(f"{place} has the time {text}, which is neither a number nor a date as ISO 8601 has them")
+            raise ValueError(f"{where} has the time {text}, which is neither a number nor a date as ISO 8601 has them")
         return moment
     if not columns.seconds:
-        raise ValueError(f"{place} has the time {text} without a unit: name the column arrival_s or arrival_ms instead of {columns.time!r}")
+        raise ValueError(f"{where} has the time {text} without a unit: name the column arrival_s or arrival_ms instead of {columns.time!r}")
     if columns.whole and number % 1:
-        raise ValueError(f"{place} has the time {text}, and Mooncake's are whole milliseconds: name the column arrival_s or arrival_ms")
+        raise ValueError(f"{where} has the time {text}, and Mooncake's are whole milliseconds: name the column arrival_s or arrival_ms")
     return number * columns.seconds
 
 
@@ -213,7 +213,7 @@ def _date(text: str) -> float | None:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _block_of(requests: Sequence[Request]) -> int:
+def _block_of(requests: Sequence[LoadRequest]) -> int:
     """Tokens of a block, so that every prompt has as many blocks as hashes. Raises `ValueError` where no size fits."""
     hashed = [one for one in requests if one.hashes]
     if not hashed:
@@ -228,7 +228,7 @@ def _block_of(requests: Sequence[Request]) -> int:
     )
 
 
-def shared_tokens(requests: Sequence[Request], block: int) -> list[int]:
+def shared_tokens(requests: Sequence[LoadRequest], block: int) -> list[int]:
     """Tokens at the start of each prompt that the prompt of an earlier request begins with too, in blocks of `block`."""
     branches: dict[tuple[int, int, int], int] = {}
     shared = []

@@ -90,7 +90,7 @@ class Maker:
 
 
 @dataclass(frozen=True)
-class Answer:
+class StoredAnswer:
     """A kept answer."""
 
     value: Mapping[str, Any]
@@ -140,7 +140,7 @@ def _sources(kind: str) -> str:
     return digest.hexdigest()
 
 
-class Store:
+class AnswerStore:
     """Answers in `folder`, those shipped with the package, and those at `url`, an fsspec folder that teams share (empty: none)."""
 
     def __init__(self, folder: Path, url: str = "", shipped: Path | None = None, now: Callable[[str], Maker] = maker) -> None:
@@ -154,12 +154,12 @@ class Store:
         """Where answers are kept."""
         return self._folder
 
-    def find(self, question: Question) -> Answer | None:
+    def find(self, question: Question) -> StoredAnswer | None:
         """The answer to `question`, a current one before a stale one; None where there is none.
 
         Raises `InputError` when the URL cannot be reached.
         """
-        best: Answer | None = None
+        best: StoredAnswer | None = None
         for read in self._candidates(question.digest[:32]):
             answer = self._read(read, question)
             if answer is not None and not answer.stale:
@@ -167,7 +167,7 @@ class Store:
             best = best or answer
         return best
 
-    def keep(self, question: Question, value: Mapping[str, Any], seconds: float, made_with: Mapping[str, str]) -> Answer:
+    def keep(self, question: Question, value: Mapping[str, Any], seconds: float, made_with: Mapping[str, str]) -> StoredAnswer:
         """Keep what a worker answered, made with the library versions `made_with` in so many seconds.
 
         When it cannot be written to the URL, `notes` says so: the folder has it.
@@ -186,7 +186,7 @@ class Store:
         write_json(self._folder / name, stored)
         if self._url:
             self._upload(name, json.dumps(stored, sort_keys=True) + "\n")
-        return Answer(value, seconds, made_by)
+        return StoredAnswer(value, seconds, made_by)
 
     def kept(self, kind: str) -> Iterator[Mapping[str, Any]]:
         """Everything of `kind` that this machine has, as stored: for estimates of how long the next takes."""
@@ -197,7 +197,7 @@ class Store:
                     yield stored
 
     def _candidates(self, digest: str) -> Iterator[Callable[[], str]]:
-        """Readers of the files that answer a question, nearest place first, newest first."""
+        """Readers of the files that answer a question, nearest source first, newest first."""
         for folder in (self._folder, self._shipped):
             for path in sorted(folder.glob(f"{digest}-*.json"), key=lambda path: -path.stat().st_mtime):
                 yield partial(path.read_text, encoding="utf-8")
@@ -206,14 +206,14 @@ class Store:
                 if name.startswith(f"{digest}-"):
                     yield partial(self._download, name)
 
-    def _read(self, read: Callable[[], str], question: Question) -> Answer | None:
+    def _read(self, read: Callable[[], str], question: Question) -> StoredAnswer | None:
         """None for a file that is damaged or answers something else: it is as if it were not there."""
         try:
             stored = json.loads(read())
             if [stored["kind"], stored["fields"]] != [question.kind, json.loads(canonical_json(question.fields))]:
                 return None
             made_by = Maker(stored["sources"], stored["versions"])
-            return Answer(stored["answer"], float(stored["seconds"]), made_by, self._now(question.kind).differences(made_by))
+            return StoredAnswer(stored["answer"], float(stored["seconds"]), made_by, self._now(question.kind).differences(made_by))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -16,7 +16,7 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.errors import CrossmeshError
 from crossmesh.metrics import PACKING_EFFICIENCY, TOKENS, TOKENS_PER_S
 from crossmesh.plan.figures import modelled
-from crossmesh.plan.point import Point, training_point
+from crossmesh.plan.point import TrainingPoint, training_point
 from crossmesh.plan.training.lengths import filling
 from crossmesh.track.repeats import STEADY_MISSING
 from crossmesh.track.tracked_run import TrackedRun
@@ -98,12 +98,12 @@ def _size(parameters: int) -> str:
     return f"{parameters / 1e9:.3g}B" if parameters >= 1e9 else f"{parameters / 1e6:.3g}M"
 
 
-def work_of(point: Point) -> Work:
+def work_of(point: TrainingPoint) -> Work:
     """The kind of work that `point` is."""
     return Work(point.chip.name, point.backend, "full" if point.model.full else "lora", point.spec.dtype, point.spec.quantization)
 
 
-def calibration_of(point: Point, measured: Sequence[Measured]) -> Calibration | None:
+def calibration_of(point: TrainingPoint, measured: Sequence[Measured]) -> Calibration | None:
     """The calibration of `point` by the runs near it; None where they are too few."""
     work, size = work_of(point), point.model.parameters
     near = [one for one in measured if one.work == work and size / NEAR <= one.parameters <= size * NEAR]
@@ -145,7 +145,7 @@ def _alike(run: TrackedRun) -> tuple[str, ...]:
     return (run.backend, str(run.params.get("lora.rank") == "0"), *(run.params.get(name, "") for name in names))
 
 
-def as_it_ran(point: Point, spec: ExperimentSpec, metrics: Mapping[str, float]) -> Point:
+def as_it_ran(point: TrainingPoint, spec: ExperimentSpec, metrics: Mapping[str, float]) -> TrainingPoint:
     """`point` with the real tokens, the sequences and their width that a step of the finished run of `spec` had on average."""
     tokens = metrics[_TOKENS] / spec.optim.last_step
     computed, sequences = tokens / metrics[_EFFICIENCY], float(spec.batch.size)

@@ -17,20 +17,20 @@ from crossmesh.models.kernels import FLASH_PACKAGE, check_kernel
 from crossmesh.models.placement import place
 from crossmesh.models.quantization import check_torch_quantization
 from crossmesh.plan.model import PlannedModel
-from crossmesh.plan.point import Point
+from crossmesh.plan.point import TrainingPoint
 from crossmesh.plan.serving.point import ServingPoint
 
 
-def broken_rules(point: Point) -> tuple[str, ...]:
+def broken_rules(point: TrainingPoint) -> tuple[str, ...]:
     """Why `point` cannot train; empty when no rule is broken."""
     return tuple(reason for reason in (*_counts(point), _setup(point), _tensors(point)) if reason)
 
 
-def _counts(point: Point) -> tuple[str, ...]:
+def _counts(point: TrainingPoint) -> tuple[str, ...]:
     return (_devices(point), _batch(point), _context(point), _precision(point))
 
 
-def _devices(point: Point) -> str:
+def _devices(point: TrainingPoint) -> str:
     chips, mesh = point.slice.device.chip_count(), point.mesh
     if mesh.devices == chips * mesh.dcn:
         return ""
@@ -40,7 +40,7 @@ def _devices(point: Point) -> str:
     )
 
 
-def _batch(point: Point) -> str:
+def _batch(point: TrainingPoint) -> str:
     together = point.micro * point.mesh.dp_size
     if point.batch % together == 0:
         return ""
@@ -48,21 +48,21 @@ def _batch(point: Point) -> str:
     return f"batch.size={point.batch} is not a multiple of batch.micro={point.micro} on {ranks}."
 
 
-def _context(point: Point) -> str:
+def _context(point: TrainingPoint) -> str:
     longest = point.model.architecture.max_positions
     if point.length <= longest:
         return ""
     return f"A sequence of {point.length} tokens is longer than the model's {longest} positions. Set packing.length or data.max_length."
 
 
-def _precision(point: Point) -> str:
+def _precision(point: TrainingPoint) -> str:
     chip = point.slice.chip
     if chip is None or point.peak:
         return ""
     return f"{chip.name} has no published peak for model.dtype={point.spec.dtype}. Set model.dtype=bfloat16."
 
 
-def _setup(point: Point) -> str:
+def _setup(point: TrainingPoint) -> str:
     """What the worker refuses before it reads a weight: the same checks, on the hardware that is planned."""
     device, architecture = point.slice.device, point.model.architecture
     try:
@@ -77,7 +77,7 @@ def _setup(point: Point) -> str:
     return ""
 
 
-def _tensors(point: Point) -> str:
+def _tensors(point: TrainingPoint) -> str:
     return _placed(point.model, MeshShape(1, point.mesh.fsdp, point.mesh.tp), point.backend, point.spec)
 
 

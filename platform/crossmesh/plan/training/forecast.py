@@ -12,7 +12,7 @@ from crossmesh.hardware.catalogue import Slice
 from crossmesh.hardware.chips import Price, UnitPrices, unit_prices
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.plan.figures import Compiled, Figures, figures, modelled
-from crossmesh.plan.point import Point
+from crossmesh.plan.point import TrainingPoint
 from crossmesh.plan.training.calibration import Calibration
 from crossmesh.plan.training.efficiency import efficiency
 from crossmesh.plan.training.exact import broken_rules
@@ -26,7 +26,7 @@ GIB = 1 << 30
 class Forecast:
     """What is known of a run before it is started."""
 
-    point: Point
+    point: TrainingPoint
     figures: Figures | None
     """None where a rule is broken: such a step does not exist."""
     reasons: tuple[str, ...]
@@ -91,7 +91,7 @@ class Forecast:
         figures = self.figures
         if figures is None or self.hours is None:
             return ""
-        memory = f"{figures.hbm_bytes / GIB:.1f} of {usable_bytes(self.point) / GIB:.1f} GiB a chip ({figures.hbm_source})"
+        memory = f"{figures.hbm_bytes / GIB:.1f} of {usable_training_bytes(self.point) / GIB:.1f} GiB a chip ({figures.hbm_source})"
         usd = f", {self.usd:.2f} USD" if self.usd is not None else ""
         rows = f"with rows of {self.point.filling.row_tokens:.0f} tokens"
         against = f". It does not fit: {' '.join(self.reasons)}" if self.reasons else ""
@@ -105,13 +105,13 @@ class Forecast:
         return unit_prices(self.point.chip, self.point.slice.device.chip_count(), self.price) if self.price else None
 
 
-def usable_bytes(point: Point) -> float:
+def usable_training_bytes(point: TrainingPoint) -> float:
     """Memory of a chip that a program can have."""
     return point.chip.hbm_bytes * efficiency(point.slice.device).usable_hbm
 
 
 def forecast(
-    point: Point, plan: PlanSpec, today: date, compiled: Compiled | None = None, calibration: Calibration | None = None
+    point: TrainingPoint, plan: PlanSpec, today: date, compiled: Compiled | None = None, calibration: Calibration | None = None
 ) -> Forecast:
     """Plan `point` at the prices and within the budget of `plan`.
 
@@ -122,14 +122,16 @@ def forecast(
     warnings = tuple(text for text in said if text)
     broken = broken_rules(point)
     if broken:
-        return Forecast(point, None, broken, nearest(point), price, warnings)
+        return Forecast(point, None, broken, nearest_fitting_training(point), price, warnings)
     found = figures(point, compiled, calibration.factor if calibration else 1.0)
-    if found.hbm_bytes > usable_bytes(point):
+    if found.hbm_bytes > usable_training_bytes(point):
         reason = (
             f"A step needs {found.hbm_bytes / GIB:.1f} GiB on each chip ({found.hbm_source}); of {point.chip.hbm_bytes / GIB:.1f} GiB "
-            f"a program can have {usable_bytes(point) / GIB:.1f}. Most of it: {_largest(found)}."
+            f"a program can have {usable_training_bytes(point) / GIB:.1f}. Most of it: {_largest(found)}."
         )
-        return Forecast(point, found, (reason,), nearest(point), price, warnings, calibration, stages(point, found.step_s, plan, None))
+        return Forecast(
+            point, found, (reason,), nearest_fitting_training(point), price, warnings, calibration, stages(point, found.step_s, plan, None)
+        )
     seen = availability(plan, point.mesh.dcn * point.slice.device.hosts)
     taken = stages(point, found.step_s, plan, seen)
     if taken is None:
@@ -168,13 +170,13 @@ def priced(slice_: Slice, plan: PlanSpec, today: date) -> tuple[Price | None, tu
     return None, (f"{missing}{sold} Give yours in hardware.catalogue.",)
 
 
-def _network_warning(point: Point) -> str:
+def _network_warning(point: TrainingPoint) -> str:
     if point.mesh.dcn == 1 or point.chip.network_bytes_per_s is not None:
         return ""
     return f"The catalogue does not know the network between slices of {point.chip.name}: a step over several has no time."
 
 
-def nearest(point: Point) -> str:
+def nearest_fitting_training(point: TrainingPoint) -> str:
     """Overrides that lead from a rejected point to the nearest that fits: fewest changes first, among equals the fastest."""
     best: tuple[int, float, str] | None = None
     for changes, candidate in _neighbours(point):
@@ -183,12 +185,12 @@ def nearest(point: Point) -> str:
         if broken_rules(candidate):
             continue
         found = modelled(candidate)
-        if found.hbm_bytes <= usable_bytes(candidate) and (best is None or found.step_s < best[1]):
+        if found.hbm_bytes <= usable_training_bytes(candidate) and (best is None or found.step_s < best[1]):
             best = (changes, found.step_s, _overrides(point, candidate))
     return best[2] if best else ""
 
 
-def _neighbours(point: Point) -> Iterator[tuple[int, Point]]:
+def _neighbours(point: TrainingPoint) -> Iterator[tuple[int, TrainingPoint]]:
     """Points on the same slice, by how many settings differ: mesh, micro-batch, remat."""
     meshes = [point.mesh, *(mesh for mesh in _meshes(point) if mesh != point.mesh)]
     found = []
@@ -201,7 +203,7 @@ def _neighbours(point: Point) -> Iterator[tuple[int, Point]]:
     return iter(sorted(found, key=lambda one: one[0]))
 
 
-def _meshes(point: Point) -> Iterator[MeshShape]:
+def _meshes(point: TrainingPoint) -> Iterator[MeshShape]:
     chips = point.slice.device.chip_count()
     divisors = [size for size in range(1, chips + 1) if chips % size == 0]
     for tp in divisors:
@@ -210,7 +212,7 @@ def _meshes(point: Point) -> Iterator[MeshShape]:
                 yield MeshShape(chips // (tp * fsdp), fsdp, tp, point.mesh.dcn)
 
 
-def _overrides(point: Point, other: Point) -> str:
+def _overrides(point: TrainingPoint, other: TrainingPoint) -> str:
     parts = []
     if other.mesh != point.mesh:
         parts.append(f"mesh.data={other.mesh.data} mesh.fsdp={other.mesh.fsdp} mesh.tp={other.mesh.tp}")

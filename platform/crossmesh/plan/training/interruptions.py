@@ -11,7 +11,7 @@ from typing import Any
 
 from crossmesh.config.planning import PlanSpec
 from crossmesh.errors import InputError
-from crossmesh.plan.point import Point
+from crossmesh.plan.point import TrainingPoint
 
 HOUR = 3600
 _DAY = 24.0
@@ -59,7 +59,7 @@ def availability(plan: PlanSpec, nodes: int) -> Availability | None:
     return None
 
 
-def stages(point: Point, step_s: float, plan: PlanSpec, found: Availability | None) -> Stages | None:
+def stages(point: TrainingPoint, step_s: float, plan: PlanSpec, found: Availability | None) -> Stages | None:
     """The stages of a run whose steps take `step_s`; None where it is interrupted faster than it gets on.
 
     Each interruption costs a start and, on average, half of what is done between checkpoints, in hours that may be interrupted too:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 from crossmesh.models.placement import NF4_WIDTH
 from crossmesh.plan.model import LayerWork
-from crossmesh.plan.point import Point
+from crossmesh.plan.point import TrainingPoint
 from crossmesh.train.backend import loss_rows
 
 _FULL, _MOMENTS = 4, 8
@@ -44,7 +44,7 @@ class TrainingMemory:
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
-def training_memory(point: Point) -> TrainingMemory:
+def training_memory(point: TrainingPoint) -> TrainingMemory:
     """Memory of one step of `point` on one chip."""
     base, trained = base_bytes(point, point.mesh.fsdp), trained_values(point)
     full = point.model.full
@@ -62,7 +62,7 @@ def training_memory(point: Point) -> TrainingMemory:
     )
 
 
-def kept_bytes(point: Point, work: LayerWork, remat: str) -> float:
+def kept_bytes(point: TrainingPoint, work: LayerWork, remat: str) -> float:
     """Bytes per token that one layer keeps for its backward pass under a policy.
 
     `layer` keeps the layer's input. `dots` keeps beside it the results of products. `none` on JAX keeps little more: XLA computes again,
@@ -81,7 +81,7 @@ def kept_bytes(point: Point, work: LayerWork, remat: str) -> float:
     return point.width * (whole * hidden + (attention + layer.q_dim + 2 * work.ffn) / tp + work.ranks)
 
 
-def _eager_bytes(point: Point, work: LayerWork) -> float:
+def _eager_bytes(point: TrainingPoint, work: LayerWork) -> float:
     """`none` on torch, where nothing is fused: what transformers and PEFT keep, operation by operation.
 
     LoRA's input in float32, of each module its own, and with dropout a byte of mask for each value; the input of each norm in float32;
@@ -99,14 +99,14 @@ def _eager_bytes(point: Point, work: LayerWork) -> float:
     return inputs + norms + attention + 3 * width * work.ffn / tp
 
 
-def _temporaries(point: Point, tokens: int) -> float:
+def _temporaries(point: TrainingPoint, tokens: int) -> float:
     largest = max(kept_bytes(point, work, "none") for work in point.model.layers)
     # A compiler also keeps the gradients of the layer at work; eager operations let go of each as they use it.
     at_work = tokens * largest * (2 if point.remat != "none" and point.backend == "jax" else 1)
     return at_work + scores_bytes(point) * 2 + _gathered_bytes(point)
 
 
-def scores_bytes(point: Point) -> float:
+def scores_bytes(point: TrainingPoint) -> float:
     """Bytes of one layer's attention scores in float32, where the kernel stores them."""
     if point.attention != "plain":
         return 0.0
@@ -114,7 +114,7 @@ def scores_bytes(point: Point) -> float:
     return 4 * point.micro * heads / point.mesh.tp * point.length**2
 
 
-def _gathered_bytes(point: Point) -> float:
+def _gathered_bytes(point: TrainingPoint) -> float:
     """Weights that are whole over fsdp at once: two layers and the embedding."""
     if point.mesh.fsdp == 1:
         return 0.0
@@ -124,13 +124,13 @@ def _gathered_bytes(point: Point) -> float:
     return point.width * (_GATHERED_LAYERS * matrices / layers + table)
 
 
-def trained_values(point: Point) -> float:
+def trained_values(point: TrainingPoint) -> float:
     """Trained values that lie on one chip."""
     groups = point.model.groups[point.backend]
     return sum(group.per_chip(point.mesh.tp, point.mesh.fsdp) for group in groups if point.model.full or group.kind == "adapter")
 
 
-def base_bytes(point: Point, fsdp: int) -> float:
+def base_bytes(point: TrainingPoint, fsdp: int) -> float:
     """Bytes of the base on one chip when it is split over `fsdp` chips and the point's tensor parallelism."""
     total = 0.0
     for group in point.model.groups[point.backend]:

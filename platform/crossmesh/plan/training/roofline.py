@@ -7,7 +7,7 @@ weights over fsdp hides behind computation as far as stated. Pure arithmetic, we
 from dataclasses import dataclass, fields, replace
 
 from crossmesh.plan.model import LayerWork
-from crossmesh.plan.point import Point
+from crossmesh.plan.point import TrainingPoint
 from crossmesh.plan.training.efficiency import Efficiency
 from crossmesh.plan.training.lengths import causal_pairs
 from crossmesh.plan.training.links import all_gather_s, all_reduce_s, network_all_reduce_s
@@ -56,14 +56,14 @@ class Phases:
         return max(self.seconds, key=lambda name: self.seconds[name])
 
 
-def phases(point: Point, factors: Efficiency) -> Phases:
+def phases(point: TrainingPoint, factors: Efficiency) -> Phases:
     """Time one optimizer step of `point` at `factors` of the chip's peaks: its micro-batches, width by width, and what is once a step."""
     parts = [_phases(replace(point, length=width), factors, point.micro_steps * share) for width, share in point.filling.widths]
     once = {name: parts[0].seconds[name] for name in ("loss_head", "optimizer", "data_collectives")}
     return Phases(**({name: sum(part.seconds[name] for part in parts) for name in parts[0].seconds} | once))
 
 
-def _phases(point: Point, factors: Efficiency, steps: float) -> Phases:
+def _phases(point: TrainingPoint, factors: Efficiency, steps: float) -> Phases:
     """The phases of `steps` micro-batches of one length, and those that are once a step."""
     chip, mesh = point.chip, point.mesh
     tokens = point.micro * point.length
@@ -95,29 +95,29 @@ def _phases(point: Point, factors: Efficiency, steps: float) -> Phases:
     )
 
 
-def lower_bound_s(point: Point) -> float:
+def lower_bound_s(point: TrainingPoint) -> float:
     """Seconds below which no program can compute a step: all products at peak, everything else free."""
     return step_flops(point) / point.peak
 
 
-def step_flops(point: Point) -> float:
+def step_flops(point: TrainingPoint) -> float:
     """FLOP of an optimizer step, per chip."""
     sized = [(replace(point, length=width), share) for width, share in point.filling.widths]
     return loss_head_flops(point) + point.micro_steps * sum(share * layers_flops(one) for one, share in sized)
 
 
-def layers_flops(point: Point) -> float:
+def layers_flops(point: TrainingPoint) -> float:
     """FLOP of one micro-batch of `point.length` through all layers, per chip."""
     tokens = point.micro * point.length
     return matmul_flops(point, tokens) + attention_flops(point, tokens)
 
 
-def _passes(point: Point) -> int:
+def _passes(point: TrainingPoint) -> int:
     """Times that a micro-batch is multiplied with the weights: forward, for the gradient of its input, and again under remat."""
     return 2 + (1 if point.remat == "layer" else 0)
 
 
-def matmul_flops(point: Point, tokens: float) -> float:
+def matmul_flops(point: TrainingPoint, tokens: float) -> float:
     """FLOP of `tokens` through all projections, per chip.
 
     A product with a matrix of P parameters takes 2 P per token (arXiv 2001.08361): forward, for the input's gradient, again under
@@ -132,7 +132,7 @@ def matmul_flops(point: Point, tokens: float) -> float:
     return tokens * total
 
 
-def attention_flops(point: Point, tokens: float) -> float:
+def attention_flops(point: TrainingPoint, tokens: float) -> float:
     """FLOP of attention for `tokens` of the sequences, per chip: 4 per pair and feature of the queries, forward."""
     total = 0.0
     for work in point.model.layers:
@@ -140,13 +140,13 @@ def attention_flops(point: Point, tokens: float) -> float:
     return tokens * total / point.mesh.tp * _attention_passes(point)
 
 
-def _attention_passes(point: Point) -> float:
+def _attention_passes(point: TrainingPoint) -> float:
     fused = point.attention in _FUSED
     again = 1 if point.remat == "layer" or (point.remat == "dots" and not fused) else 0
     return 1 + (_BACKWARD_FUSED if fused else _BACKWARD_PLAIN) + again
 
 
-def seen_pairs(point: Point, work: LayerWork) -> float:
+def seen_pairs(point: TrainingPoint, work: LayerWork) -> float:
     """Pairs that the kernel computes, per token of a sequence.
 
     `plain` computes all and then masks; so does `sdpa` when it is given a mask, which it is for packed rows and for windows. `splash` skips
@@ -160,7 +160,7 @@ def seen_pairs(point: Point, work: LayerWork) -> float:
     return causal_pairs(length, window) / length
 
 
-def _attention_s(point: Point, tokens: float, factors: Efficiency, bandwidth: float) -> float:
+def _attention_s(point: TrainingPoint, tokens: float, factors: Efficiency, bandwidth: float) -> float:
     share = factors.fused_attention if point.attention in _FUSED else factors.plain_attention
     products = attention_flops(point, tokens) / (point.peak * share)
     passes = _SCORE_PASSES + (4 if point.remat != "none" else 0)
@@ -168,7 +168,7 @@ def _attention_s(point: Point, tokens: float, factors: Efficiency, bandwidth: fl
     return max(products, layers * passes * scores_bytes(point) / bandwidth)
 
 
-def _elementwise_bytes(point: Point, work: LayerWork) -> float:
+def _elementwise_bytes(point: TrainingPoint, work: LayerWork) -> float:
     """Memory traffic per token of one layer beside its products: forward, twice that backward, and again under remat.
 
     Forward reads or writes 12 arrays of the hidden size (four norms and two residual sums, fused with their neighbours), 3 of the inner
@@ -179,14 +179,14 @@ def _elementwise_bytes(point: Point, work: LayerWork) -> float:
     return point.width * forward * (3 + (1 if point.remat != "none" else 0))
 
 
-def loss_head_flops(point: Point) -> float:
+def loss_head_flops(point: TrainingPoint) -> float:
     """FLOP of logits and their gradients for the tokens of a step that carry loss, per chip: 2 V D for each, another where V is trained."""
     architecture = point.model.architecture
     rows = point.filling.tokens * point.loss_share / point.mesh.dp_size
     return rows * 2 * architecture.vocab * architecture.hidden * (3 if point.model.full else 2) / point.mesh.tp
 
 
-def _fsdp_s(point: Point, factors: Efficiency) -> float:
+def _fsdp_s(point: TrainingPoint, factors: Efficiency) -> float:
     """Seconds of fsdp's collectives in a micro-step: weights gathered forward and backward, gradients scattered."""
     fsdp = point.mesh.fsdp
     if fsdp == 1:

@@ -19,7 +19,7 @@ from crossmesh.hardware.chips import AgeWarning
 from crossmesh.plan.planner import OpenedPlanner, Planner, open_planner
 from crossmesh.plan.point import training_point
 from crossmesh.plan.record import PlanRecord, training_record
-from crossmesh.plan.serving.arrivals import load_of
+from crossmesh.plan.serving.arrivals import planned_load
 from crossmesh.plan.serving.forecast import serving_forecast
 from crossmesh.plan.serving.point import serving_point
 from crossmesh.plan.serving.record import serving_record
@@ -106,7 +106,7 @@ class Plans:
     def _planned(self, spec: ExperimentSpec) -> Forecast | PlanRecord:
         planner = replace(self._opened(spec), plan=spec.plan)
         if spec.plan.workload == "serve":
-            load = load_of(spec.plan, spec.serve.max_model_len)
+            load = planned_load(spec.plan, spec.serve.max_model_len)
             return serving_record(spec.name, serving_forecast(serving_point(spec), spec.plan, planner.today, load))
         point = training_point(spec)
         planned, compiler = planner.planned(point), planner.compiler(point)

@@ -12,7 +12,7 @@ from crossmesh.errors import InputError
 from crossmesh.plan.compilers.compiled import TpuCompiler
 from crossmesh.plan.figures import Compiled
 from crossmesh.plan.point import training_point
-from crossmesh.plan.store.store import Store
+from crossmesh.plan.store.store import AnswerStore
 from crossmesh.verify.result import CheckResult, Limit
 
 MEMORY_BOUND = 0.03
@@ -23,7 +23,7 @@ def verify_plan_depths(spec: ExperimentSpec, folder: Path, console: Console) -> 
     """Compile the step of `spec` at small depths and whole, where there is no answer yet."""
     del folder  # Answers are kept with those of plans.
     point = training_point(spec)
-    compiler = TpuCompiler(Store(spec.storage.path / "cache" / "plan", spec.plan.answers), console)
+    compiler = TpuCompiler(AnswerStore(spec.storage.path / "cache" / "plan", spec.plan.answers), console)
     if not compiler.serves(point):
         raise InputError(f"hardware={spec.hardware.name} with backend={point.backend} is not compiled ahead of time. Give a TPU and jax.")
     small = compiler.compile(point)

@@ -14,11 +14,11 @@ from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.lora import lora_modules
 from crossmesh.plan.compilers import asking, compiled
-from crossmesh.plan.compilers.compiled import TpuCompiler, question
-from crossmesh.plan.compilers.workers import Part
+from crossmesh.plan.compilers.compiled import TpuCompiler, compile_question
+from crossmesh.plan.compilers.workers import WorkerAnswer
 from crossmesh.plan.model import planned_model
-from crossmesh.plan.point import Point, training_point
-from crossmesh.plan.store.store import Maker, Store
+from crossmesh.plan.point import TrainingPoint, training_point
+from crossmesh.plan.store.store import AnswerStore, Maker
 from crossmesh.plan.training.memory import training_memory
 from plan_points import GEMMA, MODEL, paper_point
 
@@ -28,18 +28,18 @@ OF_TWELVE = {"hbm_bytes": 7e9, "memory": {"weights": 5.5e9, "temporaries": 1.5e9
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path, shipped=tmp_path / "none", now=lambda _: NOW)
+def store(tmp_path: Path) -> AnswerStore:
+    return AnswerStore(tmp_path, shipped=tmp_path / "none", now=lambda _: NOW)
 
 
-def keep(store: Store, point: Point, *values: dict[str, Any], made_with: dict[str, str] | None = None) -> None:
+def keep(store: AnswerStore, point: TrainingPoint, *values: dict[str, Any], made_with: dict[str, str] | None = None) -> None:
     depths = compiled._depths(point.model)
     assert depths is not None
     for kept, value in zip(depths.layers, values, strict=False):
-        store.keep(question(point, kept), value, 60.0, made_with or dict(NOW.versions))
+        store.keep(compile_question(point, kept), value, 60.0, made_with or dict(NOW.versions))
 
 
-def test_two_depths_say_what_the_whole_model_needs(store: Store) -> None:
+def test_two_depths_say_what_the_whole_model_needs(store: AnswerStore) -> None:
     keep(store, paper_point(), OF_SIX, OF_TWELVE)
     found = TpuCompiler(store, Console()).find(paper_point())
     assert found is not None
@@ -49,18 +49,18 @@ def test_two_depths_say_what_the_whole_model_needs(store: Store) -> None:
     assert (found.extrapolated, found.by, found.warnings) == (True, "libtpu 0.0.42.1, jax 0.10.2", ())
 
 
-def test_one_depth_is_no_answer_and_the_whole_model_goes_before_both(store: Store) -> None:
+def test_one_depth_is_no_answer_and_the_whole_model_goes_before_both(store: AnswerStore) -> None:
     keep(store, paper_point(), OF_SIX)
     assert TpuCompiler(store, Console()).find(paper_point()) is None
     keep(store, paper_point(), OF_SIX, OF_TWELVE)
-    store.keep(question(paper_point()), OF_SIX | {"hbm_bytes": 21e9}, 268.0, NOW.versions)
+    store.keep(compile_question(paper_point()), OF_SIX | {"hbm_bytes": 21e9}, 268.0, NOW.versions)
     found = TpuCompiler(store, Console()).find(paper_point())
     assert found is not None
     assert (found.hbm_bytes, found.extrapolated) == (21e9, False)
 
 
-def test_a_stale_answer_says_so_and_a_current_one_goes_before_it(store: Store) -> None:
-    store.keep(question(paper_point()), OF_SIX, 268.0, {"jax": "0.9.0"})
+def test_a_stale_answer_says_so_and_a_current_one_goes_before_it(store: AnswerStore) -> None:
+    store.keep(compile_question(paper_point()), OF_SIX, 268.0, {"jax": "0.9.0"})
     stale = TpuCompiler(store, Console()).find(paper_point())
     assert stale is not None
     assert stale.warnings == ("The figures compiled or traced are stale, made with another: jax 0.9.0.",)
@@ -70,7 +70,7 @@ def test_a_stale_answer_says_so_and_a_current_one_goes_before_it(store: Store) -
     assert (current.extrapolated, current.warnings) == (True, ())
 
 
-def test_a_depth_that_needs_too_much_has_memory_alone(store: Store) -> None:
+def test_a_depth_that_needs_too_much_has_memory_alone(store: AnswerStore) -> None:
     keep(store, paper_point(), OF_SIX, {"hbm_bytes": 40e9, "memory": {"weights": 5.5e9, "temporaries": 34.5e9}})
     found = TpuCompiler(store, Console()).find(paper_point())
     assert found is not None
@@ -97,7 +97,7 @@ def test_a_depth_that_needs_too_much_has_memory_alone(store: Store) -> None:
     ],
 )
 def test_what_changes_the_step_is_another_question(changes: dict[str, Any]) -> None:
-    assert question(paper_point(**changes)).digest != question(paper_point()).digest
+    assert compile_question(paper_point(**changes)).digest != compile_question(paper_point()).digest
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,12 @@ def test_what_changes_the_step_is_another_question(changes: dict[str, Any]) -> N
     ],
 )
 def test_what_does_not_change_the_step_is_the_same_question(changes: dict[str, Any]) -> None:
-    assert question(paper_point(**changes)).digest == question(paper_point()).digest
+    assert compile_question(paper_point(**changes)).digest == compile_question(paper_point()).digest
 
 
-def test_only_absent_depths_are_compiled_and_each_is_kept_at_once(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_only_absent_depths_are_compiled_and_each_is_kept_at_once(
+    store: AnswerStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "libtpu").mkdir()
     monkeypatch.setenv("CROSSMESH_COMPILER", str(tmp_path))
     asked = []
@@ -124,11 +126,11 @@ def test_only_absent_depths_are_compiled_and_each_is_kept_at_once(store: Store, 
     def interrupted(kind: str, questions: Any, log: Path, on_tick: Any) -> Any:
         asked.append([len(one["layers"]) for one in questions])
         on_tick(0, 3.0)
-        yield Part(0, OF_SIX if len(questions) == 2 else OF_TWELVE, 60.0, NOW.versions)
+        yield WorkerAnswer(0, OF_SIX if len(questions) == 2 else OF_TWELVE, 60.0, NOW.versions)
         if len(questions) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(asking, "run_worker", interrupted)
+    monkeypatch.setattr(asking, "run_compiler_worker", interrupted)
     compiler = TpuCompiler(store, Console())
     with pytest.raises(KeyboardInterrupt):
         compiler.compile(paper_point())
@@ -137,13 +139,13 @@ def test_only_absent_depths_are_compiled_and_each_is_kept_at_once(store: Store, 
     assert asked == [[6, 12], [12]]
 
 
-def test_without_the_compiler_one_is_told_how_to_get_it(store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_the_compiler_one_is_told_how_to_get_it(store: AnswerStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CROSSMESH_COMPILER", str(tmp_path / "none"))
     with pytest.raises(InputError, match="make compiler"):
         TpuCompiler(store, Console()).compile(paper_point())
 
 
-def test_other_chips_and_backends_are_not_its_own(store: Store) -> None:
+def test_other_chips_and_backends_are_not_its_own(store: AnswerStore) -> None:
     compiler = TpuCompiler(store, Console())
     assert compiler.serves(paper_point())
     assert not compiler.serves(paper_point(slice=find_slice("gpu_2xh100")))
@@ -153,7 +155,7 @@ def test_other_chips_and_backends_are_not_its_own(store: Store) -> None:
 
 def test_the_papers_run_on_tpu_comes_with_an_answer(tmp_path: Path) -> None:
     spec = compose_spec(Path(__file__).resolve().parents[4] / "conf", "experiment=gemma4_31b_codev_v5p8_tp4")
-    found = TpuCompiler(Store(tmp_path), Console()).find(training_point(spec))
+    found = TpuCompiler(AnswerStore(tmp_path), Console()).find(training_point(spec))
     assert found is not None
     assert found.memory["weights"] == pytest.approx(training_memory(training_point(spec)).weights)
     assert found.by == "libtpu 0.0.42.1, jax 0.10.2"

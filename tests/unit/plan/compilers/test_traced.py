@@ -12,11 +12,11 @@ from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.lora import lora_modules
 from crossmesh.plan.compilers import asking
-from crossmesh.plan.compilers.traced import GpuTrace, lora_fields, question
-from crossmesh.plan.compilers.workers import Part
+from crossmesh.plan.compilers.traced import GpuTrace, lora_fields, trace_question
+from crossmesh.plan.compilers.workers import WorkerAnswer
 from crossmesh.plan.figures import micro_flops
 from crossmesh.plan.model import known_config, planned_model
-from crossmesh.plan.store.store import Maker, Store
+from crossmesh.plan.store.store import AnswerStore, Maker
 from crossmesh.plan.training.memory import kept_bytes, training_memory
 from plan_points import GEMMA, MODEL, paper_point
 
@@ -37,7 +37,7 @@ def made_with(torch: str):
 
 @pytest.fixture
 def trace(tmp_path: Path) -> GpuTrace:
-    store = Store(tmp_path / "answers", shipped=tmp_path / "shipped", now=made_with("2.13.0"))
+    store = AnswerStore(tmp_path / "answers", shipped=tmp_path / "shipped", now=made_with("2.13.0"))
     return GpuTrace(store, Console(), tmp_path)
 
 
@@ -53,9 +53,9 @@ def test_steps_price_and_data_are_not_asked_about(tmp_path: Path) -> None:
     config = known_config(SPEC, tmp_path)
     point = gpu_point()
     same = replace(point, steps=7, loss_share=0.1, filling=replace(point.filling, tokens=5.0), slice=find_slice("gpu_2xh100"), batch=16)
-    assert question(point, config).digest == question(same, config).digest
+    assert trace_question(point, config).digest == trace_question(same, config).digest
     for change in ({"micro": 2}, {"remat": "none"}, {"packed": True}, {"clip": False}, {"length": 4096}, {"batch": 2}, {"dropout": True}):
-        assert question(point, config).digest != question(replace(point, **change), config).digest
+        assert trace_question(point, config).digest != trace_question(replace(point, **change), config).digest
 
 
 def test_an_answer_is_kept_and_found_and_said_to_be_stale(trace: GpuTrace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -63,9 +63,9 @@ def test_an_answer_is_kept_and_found_and_said_to_be_stale(trace: GpuTrace, monke
 
     def worker(kind: str, questions: Any, _log: Path, _tick: Any):
         asked.append((kind, questions[0]["mesh"]["fsdp"]))
-        yield Part(0, VALUE, 3.0, {"torch": "2.13.0"})
+        yield WorkerAnswer(0, VALUE, 3.0, {"torch": "2.13.0"})
 
-    monkeypatch.setattr(asking, "run_worker", worker)
+    monkeypatch.setattr(asking, "run_compiler_worker", worker)
     point = gpu_point()
     assert trace.find(point) is None
     made = trace.compile(point)
@@ -73,7 +73,7 @@ def test_an_answer_is_kept_and_found_and_said_to_be_stale(trace: GpuTrace, monke
     assert asked == [("gpu", 2)]
     assert (made.by, made.hbm_bytes, made.seconds, made.extrapolated) == ("torch 2.13.0, fake tensors", 5e10, None, False)
     assert made.warnings == ()
-    later = GpuTrace(Store(tmp_path / "answers", shipped=tmp_path / "shipped", now=made_with("2.14.0")), Console(), tmp_path)
+    later = GpuTrace(AnswerStore(tmp_path / "answers", shipped=tmp_path / "shipped", now=made_with("2.14.0")), Console(), tmp_path)
     found = later.find(point)
     assert found is not None
     assert "torch 2.13.0" in found.warnings[0]

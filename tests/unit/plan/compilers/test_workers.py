@@ -10,7 +10,7 @@ import pytest
 from crossmesh.environments import package_root
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.plan.compilers import workers
-from crossmesh.plan.compilers.workers import run_worker
+from crossmesh.plan.compilers.workers import run_compiler_worker
 
 WORKER = """
 import os, time
@@ -48,14 +48,14 @@ def ignore(index: int, seconds: float) -> None:
 
 
 def test_answers_come_one_by_one_with_versions_and_noise_goes_to_the_log(log: Path) -> None:
-    parts = list(run_worker("tpu", [{"do": "", "value": 4}, {"do": "", "value": 5}], log, ignore))
+    parts = list(run_compiler_worker("tpu", [{"do": "", "value": 4}, {"do": "", "value": 5}], log, ignore))
     assert [(part.index, part.answer) for part in parts] == [(0, {"twice": 8}), (1, {"twice": 10})]
     assert parts[0].versions["jax"] == "0.10.2"
     assert log.read_text().count("noise on stdout") == 2
 
 
 def test_what_is_finished_before_a_failure_is_there(log: Path) -> None:
-    answers = run_worker("tpu", [{"do": "", "value": 4}, {"do": "refuse"}], log, ignore)
+    answers = run_compiler_worker("tpu", [{"do": "", "value": 4}, {"do": "refuse"}], log, ignore)
     assert next(answers).answer == {"twice": 8}
     with pytest.raises(InputError, match="This cannot be compiled"):
         next(answers)
@@ -63,7 +63,7 @@ def test_what_is_finished_before_a_failure_is_there(log: Path) -> None:
 
 def test_a_worker_that_dies_is_told_with_its_last_words(log: Path) -> None:
     with pytest.raises(CrossmeshError, match=r"ended with code 7 and no answer.*\nnoise on stdout\nthe last words"):
-        list(run_worker("tpu", [{"do": "die"}], log, ignore))
+        list(run_compiler_worker("tpu", [{"do": "die"}], log, ignore))
 
 
 def test_an_interrupted_plan_leaves_no_worker(log: Path, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_an_interrupted_plan_leaves_no_worker(log: Path, tmp_path: Path) -> None
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        list(run_worker("tpu", [{"do": "hang", "file": str(file)}], log, interrupt))
+        list(run_compiler_worker("tpu", [{"do": "hang", "file": str(file)}], log, interrupt))
     assert not Path(f"/proc/{file.read_text()}").exists()
 
 
@@ -82,7 +82,7 @@ def test_a_killed_driver_leaves_no_worker(log: Path, tmp_path: Path) -> None:
     file = tmp_path / "pid"
     code = (
         "from pathlib import Path; from crossmesh.plan.compilers import workers; workers._MODULES['tpu'] = 'tiny_worker'; "
-        f"list(workers.run_worker('tpu', [{{'do': 'hang', 'file': {str(file)!r}}}], Path({str(log)!r}), lambda *_: None))"
+        f"list(workers.run_compiler_worker('tpu', [{{'do': 'hang', 'file': {str(file)!r}}}], Path({str(log)!r}), lambda *_: None))"
     )
     path = f"{package_root()}:{tmp_path}"
     driver = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path})

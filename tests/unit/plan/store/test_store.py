@@ -4,14 +4,14 @@ from pathlib import Path
 import pytest
 
 from crossmesh.errors import InputError
-from crossmesh.plan.store.store import Maker, Question, Store, key, maker
+from crossmesh.plan.store.store import AnswerStore, Maker, Question, key, maker
 
 NOW = Maker("sources-a", {"jax": "0.10.2", "libtpu": "0.0.42.1"})
 ASKED = Question("tpu", {"mesh": {"tp": 4}, "length": 3072})
 
 
-def store(folder: Path, url: str = "", now: Maker = NOW, shipped: Path | None = None) -> Store:
-    return Store(folder, url, shipped or folder / "none", lambda _: now)
+def store(folder: Path, url: str = "", now: Maker = NOW, shipped: Path | None = None) -> AnswerStore:
+    return AnswerStore(folder, url, shipped or folder / "none", lambda _: now)
 
 
 def test_an_answer_is_found_again_whatever_the_order_of_the_fields(tmp_path: Path) -> None:

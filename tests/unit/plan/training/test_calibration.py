@@ -10,7 +10,7 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.planning import PlanSpec
 from crossmesh.config.training import BatchSpec, HardwareSpec, MeshSpec, ModelSpec, OptimSpec, PackingSpec
 from crossmesh.plan.figures import figures, modelled
-from crossmesh.plan.point import Point, training_point
+from crossmesh.plan.point import TrainingPoint, training_point
 from crossmesh.plan.training.calibration import Measured, as_it_ran, calibration_of, own_measurements, work_of
 from crossmesh.track.tracked_run import TrackedRun
 from crossmesh.track.tracker import Tracker
@@ -66,7 +66,7 @@ def test_a_run_counts_with_the_width_that_it_computed() -> None:
     assert modelled(padded).step_s > 2.5 * modelled(narrow).step_s
 
 
-def measured(*ratios: float, point: Point | None = None) -> list[Measured]:
+def measured(*ratios: float, point: TrainingPoint | None = None) -> list[Measured]:
     point = point or training_point(SPEC)
     return [Measured(f"run{index}", work_of(point), point.model.parameters, ratio) for index, ratio in enumerate(ratios)]
 

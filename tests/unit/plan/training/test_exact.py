@@ -12,7 +12,7 @@ from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.families.registry import parse_architecture
 from crossmesh.models.weights.random_weights import architecture_config
 from crossmesh.plan.model import planned_model
-from crossmesh.plan.point import Point
+from crossmesh.plan.point import TrainingPoint
 from crossmesh.plan.serving.step import replicated_bytes
 from crossmesh.plan.training.exact import Replication, _placed, broken_rules, broken_serving_rules, replications
 from plan_points import paper_engine, paper_point
@@ -93,7 +93,7 @@ def test_what_the_jax_model_does_not_compute_is_refused_by_the_plan() -> None:
     assert not _placed(model, MeshShape(1, 1, 1), "torch", ModelSpec(family="gemma4"))
 
 
-def on_gpus(**changes: Any) -> Point:
+def on_gpus(**changes: Any) -> TrainingPoint:
     return paper_point(slice=find_slice("gpu_2xh100"), mesh=MeshShape(1, 2, 1), backend="torch", **changes)
 
 

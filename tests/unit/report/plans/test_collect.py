@@ -19,7 +19,7 @@ from crossmesh.paper.training import report_paper
 from crossmesh.plan import planner
 from crossmesh.plan.figures import Compiled
 from crossmesh.plan.planner import Planner
-from crossmesh.plan.point import Point
+from crossmesh.plan.point import TrainingPoint
 from crossmesh.report.plans import collect as plans
 from crossmesh.report.plans.collect import Plans
 from crossmesh.track.run_log import TrackingError
@@ -32,19 +32,19 @@ class Libtpu:
     """A compiler that answers at once, or is interrupted at the n-th point."""
 
     def __init__(self, reason: str = "", interrupted_at: int = 0) -> None:
-        self.asked: list[Point] = []
+        self.asked: list[TrainingPoint] = []
         self._reason, self._interrupted_at = reason, interrupted_at
 
-    def serves(self, point: Point) -> bool:
+    def serves(self, point: TrainingPoint) -> bool:
         return point.backend == "jax"
 
-    def find(self, point: Point) -> Compiled | None:
+    def find(self, point: TrainingPoint) -> Compiled | None:
         return None
 
     def missing(self) -> str:
         return self._reason
 
-    def compile(self, point: Point) -> Compiled:
+    def compile(self, point: TrainingPoint) -> Compiled:
         self.asked.append(point)
         if len(self.asked) == self._interrupted_at:
             raise KeyboardInterrupt

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from crossmesh.config.planning import PlanSpec
 from crossmesh.plan.record import PlanRecord
-from crossmesh.plan.serving.arrivals import load_of
+from crossmesh.plan.serving.arrivals import planned_load
 from crossmesh.plan.serving.forecast import serving_forecast
 from crossmesh.plan.serving.record import serving_record
 from crossmesh.report.plans.files import write_plan
@@ -27,7 +27,7 @@ def records() -> list[PlanRecord]:
     found = []
     for qps in (4.0, 1.0):
         plan = PlanSpec(workload="serve", qps=qps, duration=20.0, prompt_tokens=512, output_tokens=64)
-        planned = serving_forecast(point, plan, date(2026, 6, 1), load_of(plan, point.max_model_len))
+        planned = serving_forecast(point, plan, date(2026, 6, 1), planned_load(plan, point.max_model_len))
         swept = {"hardware": "<v6e>", "serve.tp": "8", "plan.qps": f"{qps:g}"}
         found.append(replace(serving_record(f"plan.qps={qps:g}", planned), swept=swept))
     return [*found, serving_record("idle", serving_forecast(point, PlanSpec(workload="serve"), date(2026, 6, 1)))]
