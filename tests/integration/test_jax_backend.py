@@ -25,9 +25,10 @@ from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.families.registry import read_architecture
 from crossmesh.models.jax import tunix_jax
 from crossmesh.models.jax.layers_jax import ModelConfig
+from crossmesh.objectives.sft import Sft
 from crossmesh.train.backend import TrainingSetup
 from crossmesh.train.jax_backend import JaxBackend
-from crossmesh.train.loss_jax import LossHead, summed_nll
+from crossmesh.train.loss_jax import LossHead, token_sums
 from crossmesh.train.schedule import learning_rate
 from random_rows import ragged, rows, unpacked
 
@@ -185,7 +186,7 @@ def test_the_loss_head_is_the_plain_loss_and_its_gradients(cap: float) -> None:
     hidden = jnp.asarray(random.normal(size=(2, 10, 6)), jnp.float32)
     weight = jnp.asarray(random.normal(size=(11, 6)) * 3, jnp.float32)
     targets = jnp.asarray(random.integers(0, 11, (2, 10)))
-    head = LossHead(tunix_jax.device_mesh(MeshShape(1, 1, 1)), cap, 8, train_weight=True)
+    head = LossHead(tunix_jax.device_mesh(MeshShape(1, 1, 1)), cap, 8, train_weight=True, token_losses=Sft().token_losses)
 
     def plain(hidden: Any, weight: Any, mask: Any) -> Any:
         logits = hidden @ weight.T
@@ -193,7 +194,7 @@ def test_the_loss_head_is_the_plain_loss_and_its_gradients(cap: float) -> None:
         return -jnp.sum(jnp.take_along_axis(jax.nn.log_softmax(logits), targets[..., None], axis=-1)[..., 0] * mask)
 
     def ours(hidden: Any, weight: Any, mask: Any) -> Any:
-        return summed_nll(head, hidden, weight, targets, mask)
+        return token_sums(head, hidden, weight, targets, mask)["loss"]
 
     reference = jax.jit(jax.value_and_grad(plain, (0, 1)))
     tried, measured = jax.jit(jax.value_and_grad(lambda *arrays: 3 * ours(*arrays), (0, 1))), jax.jit(ours)

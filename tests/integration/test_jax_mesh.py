@@ -30,7 +30,7 @@ from crossmesh.models.placement import weight_axes
 from crossmesh.models.targets import all_weights
 from crossmesh.train.backend import StepMetrics
 from crossmesh.train.jax_backend import JaxBackend
-from crossmesh.train.step_jax import summed_loss
+from crossmesh.train.step_jax import summed_losses
 from crossmesh.verify.exchange.check import tiny_models
 from jax_runs import ROWS, batch_of, setup_of, started, steps
 from random_rows import packed, ragged, rows, unpacked
@@ -232,7 +232,7 @@ def kept_bytes(backend: JaxBackend) -> int:
     micro = {name: array[0] for name, array in backend._put(batch_of(0))[0].items()}
 
     def backward(trained: Any) -> Any:
-        return jax.vjp(lambda values: summed_loss(program, values, backend._frozen, micro, step_key(0, 0)), trained)[1]
+        return jax.vjp(lambda values: summed_losses(program, values, backend._frozen, micro, step_key(0, 0))["loss"], trained)[1]
 
     with backend._mesh:
         return sum(array.size * array.dtype.itemsize for array in jax.tree.leaves(jax.eval_shape(backward, backend._trained)))

@@ -51,6 +51,8 @@ KEY_CLASSES: Mapping[str, tuple[str, ...]] = {
     "lora.alpha_pattern": (SCIENCE,),
     "lora.seed": (SCIENCE,),
     "lora.adapter": (SCIENCE,),
+    "objective.name": (SCIENCE,),
+    "objective.options": (SCIENCE,),
     "optim.steps": (SCIENCE,),
     "optim.learning_rate": (SCIENCE,),
     "optim.final_fraction": (SCIENCE,),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from crossmesh.config.bench import BenchSpec
 from crossmesh.config.classes import leaves
 from crossmesh.config.evaluation import EvalSpec
+from crossmesh.config.objective import ObjectiveSpec
 from crossmesh.config.planning import PlanSpec
 from crossmesh.config.services import StorageSpec, TrackingSpec
 from crossmesh.config.serving import ServeSpec
@@ -50,6 +51,7 @@ class ExperimentSpec:
     model: ModelSpec = field(default_factory=ModelSpec)
     data: DataSpec = field(default_factory=DataSpec)
     lora: LoraSpec = field(default_factory=LoraSpec)
+    objective: ObjectiveSpec = field(default_factory=ObjectiveSpec)
     optim: OptimSpec = field(default_factory=OptimSpec)
     batch: BatchSpec = field(default_factory=BatchSpec)
     packing: PackingSpec = field(default_factory=PackingSpec)

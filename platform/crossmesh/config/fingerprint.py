@@ -5,7 +5,7 @@ hardware. A trial's identity is science and system. The third record, provenance
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from crossmesh.config.experiment import ExperimentSpec
@@ -55,6 +55,8 @@ class ScienceFacts:
     """Row ids of every optimizer step, in order."""
     resumed_from: str = ""
     """Science fingerprint of the run whose last state this one begins with, where that run was trained otherwise than this one."""
+    objective: Mapping[str, Any] = field(default_factory=dict)
+    """What of the objective decides what is learned; empty: the default."""
 
 
 def science_record(spec: ExperimentSpec, facts: ScienceFacts) -> Record:
@@ -66,6 +68,7 @@ def science_record(spec: ExperimentSpec, facts: ScienceFacts) -> Record:
         {
             "form": SCIENCE_FORM,
             **({"resumed_from": facts.resumed_from} if facts.resumed_from else {}),
+            **({"objective": dict(facts.objective)} if facts.objective else {}),
             "base": {"weights": facts.weights_digest},
             "data": {"digest": facts.data_digest, "loss_scope": "assistant"},
             "trained": "full" if spec.lora.full else "lora",

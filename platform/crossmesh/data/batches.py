@@ -7,6 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int32]
+ARRAYS = ("tokens", "loss_mask", "positions", "segment_ids", "row_keys")
+"""Fields of a `PackedBatch` that are arrays."""
 
 
 @dataclass(frozen=True)

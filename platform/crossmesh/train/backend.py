@@ -1,7 +1,7 @@
 """The seam between the one loop and the two frameworks: step-level only, no loops over steps, no I/O policy, no orchestration."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -9,9 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from crossmesh.config.experiment import ExperimentSpec
+from crossmesh.config.objective import ObjectiveSpec
 from crossmesh.config.training import LoraSpec, ModelSpec, OptimSpec
 from crossmesh.data.batches import PackedBatch
+from crossmesh.errors import CrossmeshError
 from crossmesh.hardware.mesh import MeshShape
+from crossmesh.objectives.objective import Objective
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -25,6 +28,14 @@ def loss_rows(*, on_cpu: bool) -> int:
     Few on a CPU, where a block is all that is wasted; many on an accelerator, where each block reads the vocabulary from HBM.
     """
     return 128 if on_cpu else 1024
+
+
+def step_weight(objective: Objective, batch: PackedBatch) -> float:
+    """What the summed loss of `batch` is divided by. Raises `CrossmeshError` when there is nothing to learn in it."""
+    weight = objective.weight(batch)
+    if not weight > 0:
+        raise CrossmeshError("A batch has no token that carries loss. Check data.max_length and that rows have assistant turns.")
+    return weight
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,7 @@ class TrainingSetup:
     """Folder for compiled programs."""
     init_adapter: Path | None = None
     """Folder of the PEFT adapter that training continues from; None starts from the seed."""
+    objective: ObjectiveSpec = field(default_factory=ObjectiveSpec)
 
     @classmethod
     def of(cls, spec: ExperimentSpec, model_folder: Path, cache: Path, init_adapter: Path | None = None) -> "TrainingSetup":
@@ -68,18 +80,22 @@ class TrainingSetup:
             attention=spec.attention,
             cache=cache,
             init_adapter=init_adapter,
+            objective=spec.objective,
         )
 
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """What one optimizer step says of itself. `loss` is sum(nll x mask) / sum(mask) over the whole global batch, in nats per token."""
+    """What one optimizer step says of itself, over the whole global batch."""
 
     loss: float
+    """What the objective minimizes; of `sft` sum(nll x mask) / sum(mask), in nats per token."""
     grad_norm: float
     """Global L2 norm before clipping."""
     learning_rate: float
     loss_tokens: int
+    objective: Mapping[str, float] = field(default_factory=dict)
+    """What the objective says beside its loss (`Objective.metrics`)."""
 
 
 class Backend(Protocol):

@@ -1,7 +1,7 @@
 """What a training run says while it runs, as plain values that also travel as lines of JSON from the worker to the driver."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, get_args
 
 
@@ -34,7 +34,7 @@ class StepEvent:
     """Steps done, this one included: 1 to `steps`."""
     steps: int
     loss: float
-    """Mean over the step's loss tokens, in nats."""
+    """What the objective minimizes; of `sft` the mean over the step's loss tokens, in nats."""
     grad_norm: float
     """Global L2 norm before clipping."""
     learning_rate: float
@@ -49,6 +49,8 @@ class StepEvent:
     """First step after a start: it also compiles and warms up."""
     missing_slices: int = 0
     """Slices of `mesh.dcn` that were not there (`mesh.min_dcn`)."""
+    objective: Mapping[str, float] = field(default_factory=dict)
+    """What the objective says beside its loss, by name (`Objective.metrics`)."""
 
     @property
     def tokens_per_s(self) -> float:

@@ -6,7 +6,7 @@ optimizer state are donated. It has no loop over steps and decides nothing about
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from crossmesh.adapters.convert import to_peft, to_qwix
 from crossmesh.adapters.init_adapter import adapted_modules, first_values
 from crossmesh.data.batches import PackedBatch
-from crossmesh.errors import CrossmeshError
 from crossmesh.hardware.mesh import BATCH_AXES
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families.registry import read_architecture
@@ -30,12 +29,12 @@ from crossmesh.models.jax.layers_jax import ModelConfig
 from crossmesh.models.lora import LoraModule, targets_of
 from crossmesh.models.probe import probe
 from crossmesh.models.targets import all_weights
-from crossmesh.train.backend import FloatArray, Saving, StepMetrics, TrainingSetup, loss_rows
+from crossmesh.objectives.objective import LOSS, make_objective
+from crossmesh.train.backend import FloatArray, Saving, StepMetrics, TrainingSetup, loss_rows, step_weight
 from crossmesh.train.checkpoint_jax import StateFiles
 from crossmesh.train.checks import check_jax
-from crossmesh.train.loss_jax import LossHead
 from crossmesh.train.schedule import learning_rate
-from crossmesh.train.step_jax import BATCH_DTYPES, Program, jitted_parts, jitted_step, mean_loss, step_hyperparameters
+from crossmesh.train.step_jax import BATCH_DTYPES, Program, jitted_parts, jitted_step, mean_losses, step_hyperparameters
 
 _log = logging.getLogger(__name__)
 
@@ -49,16 +48,13 @@ def program_of(setup: TrainingSetup, architecture: Architecture, modules: tuple[
         attention = "plain"
     settings = ModelConfig(setup.model.dtype, setup.remat, attention, setup.model.quantization)
     structure = tunix_jax.build(architecture, settings, setup.lora, modules)
-    head = LossHead(
-        mesh=mesh,
-        cap=architecture.logit_softcap,
-        block=loss_rows(on_cpu=on_cpu),
-        train_weight=setup.lora.full,
-    )
     optim = setup.optim
     return Program(
         structure=structure,
-        head=head,
+        objective=make_objective(setup.objective),
+        mesh=mesh,
+        loss_rows=loss_rows(on_cpu=on_cpu),
+        train_all=setup.lora.full,
         dropout=bool(setup.lora.dropout),
         beta1=optim.beta1,
         beta2=optim.beta2,
@@ -95,30 +91,31 @@ class JaxBackend:
         """Take one optimizer step; the first one compiles, or finds the program in the cache folder."""
         setup = self._setup
         rate = learning_rate(self._step_count, setup.optim)
-        hyperparameters = step_hyperparameters(setup.optim, setup.lora.seed, rate, self._step_count)
+        weight = step_weight(self._program.objective, batch)
+        hyperparameters = step_hyperparameters(setup.optim, setup.lora.seed, rate, self._step_count, weight)
         take = self._step_in_parts if batch.widths else self._whole_step
         with self._mesh:
-            self._trained, self._moments, loss, norm = take(batch, hyperparameters)
+            self._trained, self._moments, losses, norm = take(batch, hyperparameters)
         self._step_count += 1
-        return StepMetrics(float(loss), float(norm), rate, batch.loss_tokens)
+        return StepMetrics(float(losses.pop(LOSS)), float(norm), rate, batch.loss_tokens, _floats(losses))
 
     def _whole_step(self, batch: PackedBatch, hyperparameters: dict[str, Any]) -> Any:
         return self._take_step(self._trained, self._moments, self._frozen, *self._put(batch), hyperparameters)
 
     def _step_in_parts(self, batch: PackedBatch, hyperparameters: dict[str, Any]) -> Any:
         """A program for each width, whatever the widths of a step: their number is bounded (`data/widths.py`)."""
-        loss, gradient = self._parts.begin(self._trained)
-        total = np.float32(batch.loss_tokens)
+        losses, gradient = self._parts.begin(self._trained)
         for width in sorted(set(batch.widths), reverse=True):
             part = self._put(batch, [index for index, own in enumerate(batch.widths) if own == width], width)
-            loss, gradient = self._parts.accumulate((loss, gradient), self._trained, self._frozen, *part, total, hyperparameters)
-        return self._parts.finish(self._trained, self._moments, gradient, loss, hyperparameters)
+            losses, gradient = self._parts.accumulate((losses, gradient), self._trained, self._frozen, *part, hyperparameters)
+        return self._parts.finish(self._trained, self._moments, gradient, losses, hyperparameters)
 
     def evaluate(self, batch: PackedBatch) -> StepMetrics:
         """Loss of `batch` with the adapter as it is, without dropout."""
+        weight = np.float32(step_weight(self._program.objective, batch))
         with self._mesh:
-            loss = self._take_loss(self._trained, self._frozen, *self._put(batch))
-        return StepMetrics(float(loss), 0.0, 0.0, batch.loss_tokens)
+            losses = self._take_loss(self._trained, self._frozen, *self._put(batch), weight)
+        return StepMetrics(float(losses.pop(LOSS)), 0.0, 0.0, batch.loss_tokens, _floats(losses))
 
     def agree(self, flag: bool) -> bool:
         """Whether `flag` is True in any process."""
@@ -174,8 +171,6 @@ class JaxBackend:
 
         Sequences are over data and fsdp; there are as many micro-batches as a step has at most, the last ones padding.
         """
-        if not batch.loss_tokens:
-            raise CrossmeshError("A batch has no token that carries loss. Check data.max_length and that rows have assistant turns.")
         which = which or range(len(batch.tokens))
         arrays = {name: getattr(batch, name)[which, :, :width] for name in BATCH_DTYPES}
         padding = ((0, max(self._setup.accumulation - len(which), 0)), (0, 0), (0, 0))
@@ -187,7 +182,11 @@ class JaxBackend:
         shardings = (layout(self._trained), layout(self._moments), self._mesh)
         self._take_step, self._parts = jitted_step(program, *shardings), jitted_parts(program, *shardings)
         scalar = NamedSharding(self._mesh, PartitionSpec())
-        self._take_loss = jax.jit(functools.partial(mean_loss, program), out_shardings=scalar)
+        self._take_loss = jax.jit(functools.partial(mean_losses, program), out_shardings=scalar)
+
+
+def _floats(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items()}
 
 
 def _configure(setup: TrainingSetup) -> None:

@@ -168,6 +168,7 @@ def _step(backend: Backend, batch_of: Callable[[int], PackedBatch], index: int, 
         grad_norm=metrics.grad_norm,
         learning_rate=metrics.learning_rate,
         loss_tokens=metrics.loss_tokens,
+        objective=metrics.objective,
         real_tokens=batch.real_tokens,
         padded_tokens=batch.padded_tokens,
         seconds=seconds,
@@ -179,7 +180,9 @@ def _step(backend: Backend, batch_of: Callable[[int], PackedBatch], index: int, 
 def _diverged(metrics: StepMetrics, step: int, batch: PackedBatch, record: Path, *, write: bool) -> DivergedError:
     """Return the error that names the step and the file in which it is written down; the leading process writes it."""
     if write:
-        figures = {name: value if math.isfinite(value) else str(value) for name, value in asdict(metrics).items()}
+        values = asdict(metrics)
+        values |= values.pop("objective")
+        figures = {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
         write_json(record, {"step": step, "row_ids": list(batch.row_ids), **figures})
     shown = ", ".join(batch.row_ids[:8]) + (f" and {len(batch.row_ids) - 8} more" if len(batch.row_ids) > 8 else "")
     return DivergedError(

@@ -32,9 +32,10 @@ from crossmesh.models.torch.hf_torch import (
     quantized_base,
 )
 from crossmesh.models.torch.lora_masks_torch import LoraDropout, LoraMasks
+from crossmesh.objectives.objective import LOSS, Objective, TokenLosses, make_objective
 from crossmesh.train.backend import TrainingSetup, loss_rows
 from crossmesh.train.compile_torch import compile_layers
-from crossmesh.train.loss_torch import summed_nll
+from crossmesh.train.loss_torch import LossHead, token_sums
 from crossmesh.train.ranks_torch import Part, Ranks
 from crossmesh.train.sharding_torch import apply_fsdp, apply_tensor_parallel, local, tp_axis
 
@@ -66,22 +67,57 @@ class Trained:
         return tuple(self.parameter.shape)
 
 
-class LossModel(nn.Module):
-    """Decoder and loss head: from tokens to the summed loss. One module, so that FSDP gathers the output weight for both."""
+@dataclass(frozen=True)
+class MicroBatch:
+    """This rank's sequences of a micro-batch."""
 
-    def __init__(self, base: Any, architecture: Architecture, ranks: Ranks, masks: LoraMasks | None = None) -> None:
+    inputs: ModelInputs
+    targets: Tensor
+    """[N] tokens that carry loss."""
+    positions: Tensor
+    """[N] flat position that each of `targets` is predicted from: the one before it."""
+    arrays: Mapping[str, Any]
+    """Those of the batch by name, [sequences, length], on the host."""
+
+
+class LossModel(nn.Module):
+    """Decoder and objective: from tokens to summed losses. One module, so that FSDP gathers the output weight for both."""
+
+    def __init__(self, base: Any, architecture: Architecture, ranks: Ranks, objective: Objective, masks: LoraMasks | None = None) -> None:
         super().__init__()
+        self.objective = objective
         self.masks = masks
         """Of LoRA dropout, to be started before every micro-batch; None where there is none."""
         self.base, self.architecture, self.group = base, architecture, ranks.group("tp")
         self.rows = loss_rows(on_cpu=ranks.device == "cpu")
 
-    def forward(self, inputs: ModelInputs, places: Tensor, targets: Tensor) -> Tensor:
-        """Summed nll of `targets` [N], each predicted from the flat place [N] before it in the micro-batch."""
-        hidden = hidden_states(self.base, self.architecture, inputs)
-        chosen = hidden.reshape(-1, hidden.shape[-1]).index_select(0, places)
-        weight = local(output_weight(self.base, self.architecture))
-        return summed_nll(chosen, weight, targets, softcap=self.architecture.logit_softcap, rows=self.rows, group=self.group)
+    def forward(self, micro: MicroBatch) -> dict[str, Tensor]:
+        """What the objective sums over `micro`, scalars by name."""
+        sums = self.objective.loss_torch(ForwardTorch(self, micro), micro.arrays)
+        return {name: sums[name] for name in (LOSS, *self.objective.metrics)}
+
+
+@dataclass(frozen=True)
+class ForwardTorch:
+    """`Forward` on torch."""
+
+    model: LossModel
+    micro: MicroBatch
+
+    def hidden(self) -> Tensor:
+        """As `Forward`."""
+        return hidden_states(self.model.base, self.model.architecture, self.micro.inputs)
+
+    def output_weight(self) -> Tensor:
+        """As `Forward`."""
+        return local(output_weight(self.model.base, self.model.architecture))
+
+    def token_sums(self, token_losses: TokenLosses) -> dict[str, Tensor]:
+        """As `Forward`."""
+        hidden = self.hidden()
+        chosen = hidden.reshape(-1, hidden.shape[-1]).index_select(0, self.micro.positions)
+        head = LossHead(self.model.architecture.logit_softcap, self.model.rows, token_losses, self.model.group)
+        return token_sums(head, chosen, self.output_weight(), self.micro.targets)
 
 
 def build(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> tuple[LossModel, dict[str, Trained]]:
@@ -119,7 +155,7 @@ def assemble(setup: TrainingSetup, architecture: Architecture, ranks: Ranks) -> 
     _rematerialize(layers, setup.remat, largest_rank(modules))
     apply_tensor_parallel(base, architecture, ranks)
     axes = {_export_name(name): tp_axis(parameter) for name, parameter in base.named_parameters()}
-    model = LossModel(base, architecture, ranks, masks)
+    model = LossModel(base, architecture, ranks, make_objective(setup.objective), masks)
     apply_fsdp(model, layers, ranks)
     return model, axes
 

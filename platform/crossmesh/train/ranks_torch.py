@@ -125,6 +125,16 @@ class Ranks:
         return bool(raised.item())
 
 
+def own_vocabulary(tokens: Tensor, size: int, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
+    """Where `tokens` are in this rank's part of a vocabulary, of `size` tokens a rank in the order of `group`, and which of them are there.
+
+    A token that another rank has gets an index within the part all the same.
+    """
+    local = tokens - size * (group.rank() if group else 0)
+    mask = (local >= 0) & (local < size)
+    return local.clamp(0, size - 1), mask
+
+
 class SumOverRanks(torch.autograd.Function):
     """Sum over a group of what each of its ranks has a part of; everything after the sum is computed by all of them alike."""
 

@@ -21,7 +21,7 @@ from crossmesh.models.architecture import Architecture
 from crossmesh.models.placement import row_parallel
 from crossmesh.models.targets import expand_targets
 from crossmesh.models.torch.lora_masks_torch import LoraDropout
-from crossmesh.train.ranks_torch import Ranks, SumOverRanks
+from crossmesh.train.ranks_torch import Ranks, SumOverRanks, own_vocabulary
 
 
 def apply_tensor_parallel(model: Any, architecture: Architecture, ranks: Ranks) -> None:
@@ -68,10 +68,8 @@ def tp_axis(parameter: Tensor) -> int | None:
 def _look_up(table: Any, mesh: DeviceMesh, tokens: Tensor) -> Tensor:
     """Embeddings of `tokens` from a table that is divided by vocabulary: every rank has some, the rest are zeros there."""
     weight = local(table.weight)
-    own = tokens - len(weight) * mesh.get_local_rank()
-    inside = (own >= 0) & (own < len(weight))
-    found = embedding(own.where(inside, 0), weight) * inside[..., None]
-    total: Tensor = SumOverRanks.apply(found, mesh.get_group())
+    index, mask = own_vocabulary(tokens, len(weight), mesh.get_group())
+    total: Tensor = SumOverRanks.apply(embedding(index, weight) * mask[..., None], mesh.get_group())
     scale = getattr(table, "embed_scale", None)  # Gemma's embeddings are scaled.
     return total if scale is None else total * scale.to(total.dtype)
 

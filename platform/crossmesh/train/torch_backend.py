@@ -16,14 +16,15 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from crossmesh.compat.torch_core import norms_of, scale_all
-from crossmesh.data.batches import PackedBatch
+from crossmesh.data.batches import ARRAYS, PackedBatch
 from crossmesh.errors import CrossmeshError
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families.registry import read_architecture
-from crossmesh.models.torch.hf_torch import DTYPES, ModelInputs, model_inputs
-from crossmesh.train.backend import Saving, StepMetrics, TrainingSetup
+from crossmesh.models.torch.hf_torch import DTYPES, model_inputs
+from crossmesh.objectives.objective import LOSS
+from crossmesh.train.backend import Saving, StepMetrics, TrainingSetup, step_weight
 from crossmesh.train.checks import check_torch
-from crossmesh.train.model_torch import LossModel, Trained, build, checkpoint_buffers
+from crossmesh.train.model_torch import LossModel, MicroBatch, Trained, build, checkpoint_buffers
 from crossmesh.train.ranks_torch import Ranks
 from crossmesh.train.schedule import learning_rate
 from crossmesh.train.sharding_torch import drop_gathered, local, sum_partial_gradients, sync_gradients
@@ -69,17 +70,17 @@ class TorchBackend:
         """Take one optimizer step over all micro-batches of `batch`; this rank computes its sequences."""
         setup, ranks = self._setup, self._ranks
         self._set_training(True)
-        scale = 1 / self._loss_tokens(batch)
-        nll = torch.zeros((), device=self._device)
+        scale = 1 / step_weight(self._model.objective, batch)
+        losses = torch.zeros(1 + len(self._model.objective.metrics), device=self._device)
         for index in range(len(batch.tokens)):
             # Trained in full, gradients are as large as the model: they are divided at once rather than added up whole.
             sync_gradients(self._model, now=setup.lora.full or index == len(batch.tokens) - 1)
-            part = self._nll(batch, index)
-            (part * scale).backward()
-            nll += part.detach()
+            parts = self._losses(batch, index)
+            (parts[LOSS] * scale).backward()
+            losses += torch.stack([part.detach() for part in parts.values()])
         gradients = self._gradients()
-        sums = ranks.sum_over_all(torch.stack([nll / ranks.shape.tp, self._squares(gradients)]))
-        norm = sums[1].sqrt()
+        sums = ranks.sum_over_all(torch.cat([losses / ranks.shape.tp, self._squares(gradients)[None]]))
+        norm = sums[-1].sqrt()
         if setup.optim.clip_norm:  # As optax's `clip_by_global_norm`.
             scale_all(gradients, (setup.optim.clip_norm / norm).clamp(max=1.0))
         rate = learning_rate(self._step, setup.optim)
@@ -91,46 +92,48 @@ class TorchBackend:
         self._step += 1
         for one, part in zip(self._trained.values(), self._parts, strict=True):
             one.parameter.grad = part.grad = None  # Both: what is left would take memory through the next step.
-        loss, grad_norm = torch.stack([sums[0] * scale, norm]).tolist()  # The only wait for the device in a step.
-        return StepMetrics(loss, grad_norm, rate, batch.loss_tokens)
+        loss, *others, grad_norm = torch.cat([sums[:-1] * scale, norm[None]]).tolist()  # The only wait for the device in a step.
+        return StepMetrics(loss, grad_norm, rate, batch.loss_tokens, self._named(others))
 
     def evaluate(self, batch: PackedBatch) -> StepMetrics:
         """Loss of `batch` without a step."""
         self._set_training(False)
-        scale = 1 / self._loss_tokens(batch)
+        scale = 1 / step_weight(self._model.objective, batch)
         with torch.no_grad():
-            nll = torch.stack([self._nll(batch, index) for index in range(len(batch.tokens))]).sum()
+            parts = [torch.stack(list(self._losses(batch, index).values())) for index in range(len(batch.tokens))]
         drop_gathered(self._model)
-        return StepMetrics(float(self._ranks.sum_over_all(nll / self._ranks.shape.tp) * scale), 0.0, 0.0, batch.loss_tokens)
+        loss, *others = (self._ranks.sum_over_all(torch.stack(parts).sum(0) / self._ranks.shape.tp) * scale).tolist()
+        return StepMetrics(loss, 0.0, 0.0, batch.loss_tokens, self._named(others))
+
+    def _named(self, values: Sequence[float]) -> dict[str, float]:
+        return dict(zip(self._model.objective.metrics, values, strict=True))
 
     def _set_training(self, on: bool) -> None:
         if self._model.training != on:  # It walks over all modules, which shows in the steps of small models.
             self._model.train(on)
 
-    def _nll(self, batch: PackedBatch, index: int) -> Tensor:
-        """Summed negative log-likelihood of the loss tokens in this rank's sequences of a micro-batch; they may have none."""
-        width = batch.widths[index] if batch.widths else None
-        own = (index, self._ranks.sequences(batch.tokens.shape[1]), slice(width))
-        tokens, positions, segments = (array[own] for array in (batch.tokens, batch.positions, batch.segment_ids))
-        if self._model.masks is not None and self._model.training:
-            self._model.masks.start(self._step, batch.row_keys[own], positions, self._device)
-        inputs = model_inputs(self._setup.attention, self._architecture, self._dtype, tokens, positions, segments, self._device)
-        targets = np.flatnonzero(batch.loss_mask[own])
-        # A token is predicted from the place before it.
-        return self._loss(inputs, torch.from_numpy(targets - 1), torch.from_numpy(tokens.reshape(-1)[targets].astype(np.int64)))
-
-    def _loss(self, inputs: ModelInputs, places: Tensor, targets: Tensor) -> Tensor:
+    def _losses(self, batch: PackedBatch, index: int) -> dict[str, Tensor]:
+        """What the objective sums over this rank's sequences of a micro-batch, `loss` first; they may have no target."""
         # Weights that are all trained are float32; autocast is what computes with them in the precision asked for.
         casts = self._setup.lora.full and self._dtype != torch.float32
+        micro = self._micro_batch(batch, index)
         with torch.autocast(self._device.partition(":")[0], self._dtype if casts else torch.bfloat16, enabled=casts):
-            nll: Tensor = self._model(inputs, places.to(self._device), targets.to(self._device))
-        return nll
+            losses: dict[str, Tensor] = self._model(micro)
+        return losses
 
-    @staticmethod
-    def _loss_tokens(batch: PackedBatch) -> int:
-        if batch.loss_tokens == 0:
-            raise CrossmeshError("A batch has no token that carries loss. Check data.max_length and that rows have assistant turns.")
-        return batch.loss_tokens
+    def _micro_batch(self, batch: PackedBatch, index: int) -> MicroBatch:
+        """This rank's sequences of micro-batch `index`, ready for the model."""
+        width = batch.widths[index] if batch.widths else None
+        own = (index, self._ranks.sequences(batch.tokens.shape[1]), slice(width))
+        arrays = {name: getattr(batch, name)[own] for name in ARRAYS}
+        tokens, positions = arrays["tokens"], arrays["positions"]
+        if self._model.masks is not None and self._model.training:
+            self._model.masks.start(self._step, arrays["row_keys"], positions, self._device)
+        segments = arrays["segment_ids"]
+        inputs = model_inputs(self._setup.attention, self._architecture, self._dtype, tokens, positions, segments, self._device)
+        targets = np.flatnonzero(arrays["loss_mask"])
+        chosen = torch.from_numpy(tokens.reshape(-1)[targets].astype(np.int64)).to(self._device)
+        return MicroBatch(inputs, chosen, torch.from_numpy(targets - 1).to(self._device), arrays)
 
     def _gradients(self) -> list[Tensor]:
         """This rank's parts of the gradients, summed over all ranks that hold the same part."""

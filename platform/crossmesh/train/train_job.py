@@ -12,6 +12,7 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.fingerprint import base_precision, dropout_science
 from crossmesh.files import canonical_json, digest_text
 from crossmesh.models.weights.fetch import ModelFolder
+from crossmesh.objectives.objective import objective_record
 from crossmesh.train.checkpoint import CheckpointStore
 
 
@@ -157,6 +158,7 @@ class TrainJob:
             "hardware": spec.hardware.name,
             "backend": [spec.backend_name, spec.backend.remat, spec.attention],
             **({"compile": spec.backend.compile} if spec.backend.compile != "none" else {}),
+            **({"objective": objective} if (objective := objective_record(spec.objective)) else {}),
             **({"part": part} if any(part) else {}),
         }
         return digest_text(canonical_json(parts))

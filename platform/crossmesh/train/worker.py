@@ -14,12 +14,13 @@ from typing import TextIO
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.data.batches import PackedBatch
 from crossmesh.data.chat import ChatTokenizer
-from crossmesh.data.packing import build_batch, plan_steps
+from crossmesh.data.packing import plan_steps
 from crossmesh.data.served import unserved_stops
 from crossmesh.data.sources import load_rows
 from crossmesh.errors import CrossmeshError
 from crossmesh.files import write_json, write_text
 from crossmesh.models.serving_defaults import ServingDefaults
+from crossmesh.objectives.objective import make_objective
 from crossmesh.track.load import LoadMeter
 from crossmesh.track.system import Values, sampling
 from crossmesh.train.backend import Backend, FloatArray, TrainingSetup
@@ -96,9 +97,10 @@ def _train(job: TrainJob, rank: int, stream: TextIO, interruption: Callable[[], 
     data = load_rows(spec.data, tokenizer, job.cache)
     plans = plan_steps([len(row.tokens) for row in data.rows], spec)
     sequences = spec.micro_batch * spec.mesh_shape.dp_size
+    objective = make_objective(spec.objective)
 
     def batch_of(step: int) -> PackedBatch:
-        return build_batch(plans[step], data.rows, sequences, spec.sequence_length, tokenizer.pad_id)
+        return objective.collate(plans[step], data.rows, sequences, spec.sequence_length, tokenizer.pad_id)
 
     if leads():
         job.diverged.unlink(missing_ok=True)

@@ -42,6 +42,7 @@ from crossmesh.models.families.registry import read_architecture
 from crossmesh.models.lora import LoraModule, largest_rank
 from crossmesh.models.placement import Placement, place
 from crossmesh.models.weights.fetch import ConversionNeededError, ModelFolder, fetch_model
+from crossmesh.objectives.objective import objective_record
 from crossmesh.plan.gate import gate_point
 from crossmesh.plan.planner import own_planner
 from crossmesh.plan.point import training_point
@@ -185,6 +186,7 @@ def prepare(spec: ExperimentSpec, model: ModelFolder, tracker: Tracker) -> Prepa
         data_digest=data.digest,
         lora=_lora_record(modules, init_adapter) if modules else {},
         step_rows=tuple(tuple(data.rows[index].id for index in plan.rows) for plan in plans),
+        objective=objective_record(spec.objective),
     )
     science, system = science_record(spec, facts), system_record(spec, files_of(model))
     if resume:

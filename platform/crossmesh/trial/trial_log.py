@@ -63,6 +63,7 @@ class TrialLog:
             PADDED_TOKENS_PER_S.step: event.padded_tokens_per_s,
             PACKING_EFFICIENCY.step: event.packing_efficiency,
             WALL_CLOCK.step: event.seconds,
+            **{f"train/{name}": value for name, value in event.objective.items()},
             **({SLICES.step: self._slices - event.missing_slices} if self._slices > 1 else {}),
         }
         self._tracker.metrics(self._run_id, values, event.step)

@@ -8,7 +8,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from crossmesh.train.loss_torch import summed_nll
+from crossmesh.objectives.sft import Sft
+from crossmesh.train.loss_torch import LossHead, token_sums
 
 VOCAB, HIDDEN, ROWS = 301, 24, 50
 
@@ -18,6 +19,10 @@ def drawn(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     hidden = torch.randn(ROWS, HIDDEN, generator=random)
     weight = torch.randn(VOCAB, HIDDEN, generator=random)
     return hidden, weight, torch.randint(0, VOCAB, (ROWS,), generator=random)
+
+
+def summed(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, softcap: float, rows: int) -> torch.Tensor:
+    return token_sums(LossHead(softcap, rows, Sft().token_losses), hidden, weight, targets)["loss"]
 
 
 def plain(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, softcap: float) -> torch.Tensor:
@@ -35,7 +40,7 @@ def gradients(loss: torch.Tensor, *inputs: torch.Tensor) -> list[torch.Tensor]:
 def test_loss_and_gradients_are_those_of_all_logits_at_once(softcap: float, rows: int, trained: bool) -> None:
     hidden, weight, targets = drawn()
     inputs = [hidden.requires_grad_(), weight.requires_grad_(trained)][: 1 + trained]
-    ours = summed_nll(hidden, weight, targets, softcap=softcap, rows=rows)
+    ours = summed(hidden, weight, targets, softcap=softcap, rows=rows)
     theirs = plain(hidden, weight, targets, softcap)
     assert ours.item() == pytest.approx(theirs.item(), rel=1e-6)
     for mine, other in zip(gradients(ours, *inputs), gradients(theirs, *inputs), strict=True):
@@ -45,7 +50,7 @@ def test_loss_and_gradients_are_those_of_all_logits_at_once(softcap: float, rows
 def test_a_bfloat16_head_keeps_logits_and_sums_in_float32() -> None:
     hidden, weight, targets = (tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor for tensor in drawn())
     hidden.requires_grad_()
-    ours, theirs = summed_nll(hidden, weight, targets, softcap=0.0, rows=16), plain(hidden, weight, targets, 0.0)
+    ours, theirs = summed(hidden, weight, targets, softcap=0.0, rows=16), plain(hidden, weight, targets, 0.0)
     assert ours.dtype == torch.float32
     assert ours.item() == pytest.approx(theirs.item(), rel=1e-5)
     (mine,), (other,) = gradients(ours, hidden), gradients(theirs, hidden)
@@ -56,7 +61,7 @@ def test_a_bfloat16_head_keeps_logits_and_sums_in_float32() -> None:
 def test_without_rows_the_loss_is_zero_and_gradients_still_flow() -> None:
     hidden, weight, targets = drawn()
     hidden.requires_grad_()
-    loss = summed_nll(hidden[:0], weight, targets[:0], softcap=0.0, rows=16)
+    loss = summed(hidden[:0], weight, targets[:0], softcap=0.0, rows=16)
     assert loss.item() == 0
     assert gradients(loss, hidden)[0].abs().max() == 0
 
@@ -80,7 +85,7 @@ def test_no_tensor_is_larger_than_a_block_of_logits() -> None:
     hidden.requires_grad_()
     rows = 25
     with _Largest() as largest:
-        summed_nll(hidden, weight, targets, softcap=5.0, rows=rows).backward()
+        summed(hidden, weight, targets, softcap=5.0, rows=rows).backward()
     assert largest.numbers == rows * VOCAB
     with _Largest() as largest:
         plain(hidden, weight, targets, 5.0).backward()

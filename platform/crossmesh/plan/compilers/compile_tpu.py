@@ -168,7 +168,7 @@ def abstract_arguments(program: Program, fields: Fields, mesh: Any) -> Arguments
         frozen=abstract(structure.frozen),
         batch={name: jax.ShapeDtypeStruct(shape, dtype, sharding=split) for name, dtype in BATCH_DTYPES.items()},
         micro_batches=np.int32(accumulation),
-        hyperparameters=step_hyperparameters(OptimSpec(), 0, 0.0, 0),
+        hyperparameters=step_hyperparameters(OptimSpec(), 0, 0.0, 0, 1.0),
     )
 
 

@@ -23,9 +23,10 @@ from crossmesh.files import canonical_json, digest_text, write_json
 KINDS = ("tpu", "gpu")
 """`tpu`: compiled ahead of time; `gpu`: traced."""
 _SOURCES = {
-    "tpu": ("models/**/*.py", "train/**/backend.py", "train/**/*_jax.py", "train/**/jax_*.py"),
+    "tpu": ("models/**/*.py", "objectives/**/*.py", "train/**/backend.py", "train/**/*_jax.py", "train/**/jax_*.py"),
     "gpu": (
         "models/**/*.py",
+        "objectives/**/*.py",
         "train/**/backend.py",
         "train/**/*_torch.py",
         "train/**/torch_*.py",

@@ -11,7 +11,9 @@ from tunix.sft.peft_trainer import _default_loss_fn
 
 from crossmesh.hardware.mesh import MeshShape
 from crossmesh.models.jax.tunix_jax import device_mesh, logits_of
-from crossmesh.train.loss_jax import LossHead, summed_nll
+from crossmesh.objectives.objective import LOSS
+from crossmesh.objectives.sft import Sft
+from crossmesh.train.loss_jax import LossHead, token_sums
 from crossmesh.verify.measure import Progress, ratio, take_turns
 from crossmesh.verify.process import Request, answer_measurement
 
@@ -62,12 +64,12 @@ def _arrays(request: Request, rows: int) -> tuple[Any, ...]:
 
 
 def _ours(cap: float) -> _Head:
-    compiled_for = LossHead(device_mesh(MeshShape(1, 1, 1)), cap, _BLOCK, train_weight=False)
+    compiled_for = LossHead(device_mesh(MeshShape(1, 1, 1)), cap, _BLOCK, train_weight=False, token_losses=Sft().token_losses)
 
     def head(hidden: Any, weight: Any, tokens: Any, mask: Any) -> Any:
         # Position t predicts t + 1; the last one has nothing to predict.
         targets, carries = jnp.roll(tokens, -1, axis=1), jnp.roll(mask.at[:, 0].set(False), -1, axis=1)
-        return summed_nll(compiled_for, hidden, weight, targets, carries) / carries.sum()
+        return token_sums(compiled_for, hidden, weight, targets, carries)[LOSS] / carries.sum()
 
     return head
 

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from crossmesh.train.loss_torch import summed_nll
+from crossmesh.objectives.objective import LOSS
+from crossmesh.objectives.sft import Sft
+from crossmesh.train.loss_torch import LossHead, token_sums
 from crossmesh.verify.measure import Progress, ratio, take_turns
 from crossmesh.verify.process import Request, answer_measurement
 
@@ -25,8 +27,10 @@ def main(request: Request, progress: Progress) -> dict[str, Any]:
     targets = torch.randint(0, request["vocab"], (rows,))
     mask = torch.arange(rows) % 20 >= round(20 * (1 - request["loss_share"]))
 
+    settings = LossHead(cap, _BLOCK, Sft().token_losses)
+
     def ours() -> Tensor:
-        return summed_nll(hidden[mask], weight, targets[mask], softcap=cap, rows=_BLOCK) / mask.sum()
+        return token_sums(settings, hidden[mask], weight, targets[mask])[LOSS] / mask.sum()
 
     def plain() -> Tensor:
         scores = torch.tanh(hidden @ weight.T / cap) * cap
