@@ -26,5 +26,5 @@ def test_an_objective_is_made_of_its_options() -> None:
     assert make_objective(ObjectiveSpec()) == Sft()
     with pytest.raises(InputError, match=r"objective.options=\{'beta': 0.1\} does not fit objective.name='sft': .* Allowed options: none"):
         make_objective(ObjectiveSpec(options={"beta": 0.1}))
-    with pytest.raises(InputError, match="objective.name"):
+    with pytest.raises(InputError, match=r"objective\.name"):
         ObjectiveSpec("stf")
