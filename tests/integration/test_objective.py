@@ -57,7 +57,8 @@ def test_a_job_trains_by_it(tmp_path: Path) -> None:
     arguments = ["objective.name=z_loss", "objective.options={coefficient: 0.2}", "backend=torch", "optim.steps=2", "lora.rank=4"]
     environment = {**os.environ, "CROSSMESH_STORAGE": str(tmp_path / "storage"), "PYTHONPATH": str(write_package(tmp_path / "package"))}
     job = Path(__file__).resolve().parents[2] / "jobs" / "finetune.py"
-    done = subprocess.run([sys.executable, job, *TINY, *arguments], env=environment, capture_output=True, text=True, timeout=500, check=False)
+    command = [sys.executable, job, *TINY, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stderr
     adapter = Path(json.loads(done.stdout.splitlines()[-1])["adapter"])
     history = json.loads((adapter.parent / "result.json").read_text())["history"]

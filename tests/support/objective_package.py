@@ -8,7 +8,7 @@ import pytest
 
 from crossmesh.config.objective import OBJECTIVES
 
-MODULE = '''
+MODULE = """
 from dataclasses import dataclass
 
 from crossmesh.objectives.objective import TokenObjective
@@ -21,7 +21,7 @@ class ZLoss(TokenObjective):
 
     def token_losses(self, nll, normalizer):
         return {"loss": nll + self.coefficient * normalizer * normalizer, "nll": nll}
-'''
+"""
 
 
 def write_package(folder: Path) -> Path:

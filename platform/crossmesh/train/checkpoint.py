@@ -7,7 +7,7 @@ checkpoint bookkeeping is not used, because it loses or loops on damaged ones.
 
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,7 @@ class CheckpointStore:
             contents = {
                 "step": step,
                 "identity": self._identity,
-                "history": [asdict(event) for event in history],
+                "history": [event.record for event in history],
                 "sha256": {
                     str(file.relative_to(staged)): digest_file(file) for file in sorted((staged / _STATE).rglob("*")) if file.is_file()
                 },

@@ -53,6 +53,11 @@ class StepEvent:
     """What the objective says beside its loss, by name (`Objective.metrics`)."""
 
     @property
+    def record(self) -> dict[str, Any]:
+        """As a JSON value; an objective that says nothing beside its loss leaves nothing."""
+        return {name: value for name, value in asdict(self).items() if name != "objective" or value}
+
+    @property
     def tokens_per_s(self) -> float:
         """Real tokens per second."""
         return self.real_tokens / self.seconds
@@ -110,7 +115,7 @@ _KINDS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event
 
 def to_json(event: Event) -> dict[str, Any]:
     """Return `event` as a JSON value that names its kind."""
-    return {"kind": type(event).__name__, **asdict(event)}
+    return {"kind": type(event).__name__, **(event.record if isinstance(event, StepEvent) else asdict(event))}
 
 
 def from_json(value: Mapping[str, Any]) -> Event:

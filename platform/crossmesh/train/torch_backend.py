@@ -17,7 +17,6 @@ from torch.distributed.tensor import DTensor
 
 from crossmesh.compat.torch_core import norms_of, scale_all
 from crossmesh.data.batches import ARRAYS, PackedBatch
-from crossmesh.errors import CrossmeshError
 from crossmesh.models.architecture import Architecture
 from crossmesh.models.families.registry import read_architecture
 from crossmesh.models.torch.hf_torch import DTYPES, model_inputs

@@ -8,7 +8,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import TextIO
 
 from crossmesh.config.experiment import ExperimentSpec
@@ -138,7 +137,7 @@ def _write_result(
         "identity": job.identity,
         "data_digest": data_digest,
         "adapter_digest": write_trained(job, arrays, serving),
-        "history": [asdict(event) for event in history],
+        "history": [event.record for event in history],
     }
     write_json(job.result, result)
 

@@ -59,6 +59,13 @@ def test_what_was_not_examined_is_missing_and_blocks_nobody(changed):
     assert comparison.gates["quality"].classes == (("base", "torch"),)
 
 
+def test_another_objective_is_another_science_and_named(changed, results):
+    science = {**results.variants[1].record.science, "objective": {"name": "z_loss", "coefficient": 0.1}}
+    comparison = compare_variants(changed("jax", science=science).variants)
+    assert not comparison.comparable
+    assert [key for key in keys(comparison.blocking) if key.startswith("science.objective")]
+
+
 def test_when_nothing_was_examined_quality_rests_on_science(changed, results):
     bare = [RunRecord(v.name, v.record.science, v.record.system, v.record.provenance, None) for v in results.trained]
     assert compare_variants(wrap(*bare)).comparable

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import objective_package
 from crossmesh.bench.cells import cells_of
 from crossmesh.bench.load import Target
 from crossmesh.bench.store import identity_of
@@ -104,6 +105,8 @@ OTHERS = {
     "lora.alpha_pattern": another({"q_proj": 8.0}),
     "lora.seed": another(1),
     "lora.adapter": another("FOLDER/adapter"),
+    "objective.name": another("z_loss"),
+    "objective.options": another({"coefficient": 0.3}, objective__name="z_loss"),
     "optim.steps": another(5),
     "optim.learning_rate": another(2e-3),
     "optim.final_fraction": another(0.1),
@@ -385,8 +388,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 
 @pytest.fixture(autouse=True)
-def no_network(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
-    """A simulator, a Hub with two splits, a finished run to go on from, and servers that do not say what they are."""
+def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world: World) -> None:
+    """A simulator, a Hub with two splits, a finished run to go on from, servers that do not say what they are, an objective of a package."""
+    objective_package.install(tmp_path / "objective", monkeypatch)
     monkeypatch.setattr(judging, "simulator_version", lambda: "Icarus Verilog 11")
     files = {"train": "rows.jsonl", "test": "other.jsonl"}
     monkeypatch.setattr(readers, "hub_files", lambda _source, split, _cache: [world.folder / files[split]])
