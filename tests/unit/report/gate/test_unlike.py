@@ -389,7 +389,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world: World) -> None:
-    """A simulator, a Hub with two splits, a finished run to go on from, servers that do not say what they are, an objective of a package."""
+    """A simulator, a Hub with two splits, a run to go on from, servers that do not say what they are, an objective of a package."""
     objective_package.install(tmp_path / "objective", monkeypatch)
     monkeypatch.setattr(judging, "simulator_version", lambda: "Icarus Verilog 11")
     files = {"train": "rows.jsonl", "test": "other.jsonl"}
