@@ -109,27 +109,27 @@ def find_architecture(model: ModelSpec, cache: Path) -> Architecture:
 
     Raises `InputError` where only fetching would tell.
     """
-    found = known_architecture(model, cache)
-    if found is None:
+    architecture = known_architecture(model, cache)
+    if architecture is None:
         raise InputError(
             f"model.weights={model.weights!r} is not on this machine, and the plan needs its config.json. Give a local folder that has it "
             "(model.weights=/folder; no weights are needed), or fetch the model once."
         )
-    return found
+    return architecture
 
 
 def known_architecture(model: ModelSpec, cache: Path) -> Architecture | None:
     """The same, None where only fetching would tell. Raises `InputError` for a local folder without one, or of another family."""
-    found = _find(model.weights, str(cache))
-    if found and found[0].family != model.family:
-        raise InputError(f"model.family={model.family!r}, but model.weights={model.weights!r} is a {found[0].family}.")
-    return found[0] if found else None
+    known = _find(model.weights, str(cache))
+    if known and known[0].family != model.family:
+        raise InputError(f"model.family={model.family!r}, but model.weights={model.weights!r} is a {known[0].family}.")
+    return known[0] if known else None
 
 
 def known_config(model: ModelSpec, cache: Path) -> Json | None:
     """The config.json of `known_architecture`."""
-    found = _find(model.weights, str(cache))
-    return found[1] if found else None
+    known = _find(model.weights, str(cache))
+    return known[1] if known else None
 
 
 @lru_cache(maxsize=64)

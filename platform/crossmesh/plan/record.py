@@ -133,12 +133,12 @@ _METRICS = (
 
 def plan_metrics(one: PlanRecord) -> dict[str, float]:
     """The figures of a plan as metrics of a run; what is not known is left out."""
-    found = {f"plan/{name}": getattr(one, name) for name in _METRICS}
+    values = {f"plan/{name}": getattr(one, name) for name in _METRICS}
     serving = {f"plan/{name}": value for name, value in (one.serving or {}).items()}
-    return {name: float(value) for name, value in {**found, **serving}.items() if value is not None} | {"plan/fits": float(one.fits)}
+    return {name: float(value) for name, value in {**values, **serving}.items() if value is not None} | {"plan/fits": float(one.fits)}
 
 
 def plan_sources(one: PlanRecord) -> dict[str, str]:
     """Whether time and memory of `plan_metrics` are modelled or compiled, as tags of the run."""
-    found = {TAG_STEP_SOURCE: one.step_source, TAG_HBM_SOURCE: one.hbm_source}
-    return {tag: source for tag, source in found.items() if source}
+    sources = {TAG_STEP_SOURCE: one.step_source, TAG_HBM_SOURCE: one.hbm_source}
+    return {tag: source for tag, source in sources.items() if source}

@@ -1,4 +1,4 @@
-"""The tracker `none`: runs are known while the process lives and kept nowhere, for dry runs and tests.
+"""The tracker `none`: runs are known while the process runs and kept nowhere, for dry runs and tests.
 
 A job that reads back what it logged works as with any other tracker; the next job finds nothing.
 """

@@ -71,7 +71,7 @@ class RunLog(ABC):
 
     @abstractmethod
     def resume_run(self, run_id: str) -> float | None:
-        """Continue a run and return when it was started, in seconds since 1970; None when there is no such run (any more)."""
+        """Continue a run and return when it was started, in seconds since 1970; None when it does not exist (any more)."""
 
     @abstractmethod
     def log_metrics(self, run_id: str, values: Mapping[str, float], step: int, milliseconds: int) -> None:

@@ -179,7 +179,7 @@ class Tracker(RunLog):
         return run_id
 
     def resume(self, run_id: str) -> TrackedRun | None:
-        """Set a run to RUNNING again and return it; None when there is no such run (any more)."""
+        """Set a run to RUNNING again and return it; None when it does not exist (any more)."""
         started = self.resume_run(run_id)
         if started is None:
             return None
@@ -187,7 +187,7 @@ class Tracker(RunLog):
         return self.run(run_id)
 
     def resume_kept(self, file: Path) -> str | None:
-        """Resume the run whose id `file` keeps and return the id; None when there is no such file, or no such run (any more)."""
+        """Resume the run whose id `file` keeps and return the id; None when file or run does not exist (any more)."""
         try:
             run_id = str(read_json(file)["run_id"])
         except (OSError, ValueError, KeyError, TypeError):  # Absent, or damaged: either way it names no run.

@@ -47,14 +47,14 @@ class TpuCompiler:
         """The kept answer: a current one before a stale one, of equals that of the whole model before an extrapolated one."""
         if not self.serves(point):
             return None
-        found = []
+        candidates = []
         for depths in (_WHOLE, _depths(point.model)):
             if depths is not None:
                 answers = [self._store.find(compile_question(point, kept)) for kept in depths.layers]
                 present = [answer for answer in answers if answer is not None]
                 if len(present) == len(answers):
-                    found.append(together(depths, present))
-        return min(found, key=lambda one: bool(one.warnings), default=None)
+                    candidates.append(together(depths, present))
+        return min(candidates, key=lambda one: bool(one.warnings), default=None)
 
     def missing(self) -> str:
         """What to do to have the compiler; empty when it is there."""
@@ -150,9 +150,9 @@ def model_fields(model: PlannedModel, kept: tuple[int, ...]) -> Mapping[str, Any
 
 def _layer_fields(layer: LayerKind) -> dict[str, Any]:
     """A layer without the numbers of its rotation, which are constants of the program and cost nothing."""
-    found = asdict(layer)
-    del found["rope"]["settings"]
-    return found
+    fields = asdict(layer)
+    del fields["rope"]["settings"]
+    return fields
 
 
 def _sizes(architecture: Architecture) -> dict[str, Any]:

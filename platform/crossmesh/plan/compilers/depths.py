@@ -53,7 +53,7 @@ class Depths:
 
 def stretches(kinds: Sequence[Hashable]) -> tuple[Stretch, ...]:
     """Cut `kinds` into blocks that repeat: from each index on, the one that covers most layers, of equals the shortest."""
-    found, start = [], 0
+    blocks, start = [], 0
     while start < len(kinds):
         best = Stretch(start, len(kinds) - start, 1)
         for period in range(len(kinds) - start, 0, -1):
@@ -63,9 +63,9 @@ def stretches(kinds: Sequence[Hashable]) -> tuple[Stretch, ...]:
             one = Stretch(start, period, count)
             if count > 1 and (best.count == 1 or one.end >= best.end):
                 best = one
-        found.append(best)
+        blocks.append(best)
         start = best.end
-    return tuple(found)
+    return tuple(blocks)
 
 
 def small_depths(kinds: Sequence[Hashable]) -> Depths | None:

@@ -26,7 +26,7 @@ class Load:
 
 
 def planned_load(plan: PlanSpec, longest: int) -> Load | None:
-    """The load that `plan` describes, None where it describes none; no request is over `longest` tokens.
+    """The load that `plan` describes, None where it describes none; no request exceeds `longest` tokens.
 
     Raises `InputError` for a trace that cannot be read or has no request to simulate, and for more requests than `MOST_REQUESTS`.
     """
@@ -66,24 +66,24 @@ def _length(random: Random, mean: int, p99: int) -> int:
 
 def _of_trace(plan: PlanSpec, longest: int) -> Load:
     trace = read_trace(Path(plan.trace))
-    found = trace.requests
-    span = found[-1].arrival_s
+    requests = trace.requests
+    span = requests[-1].arrival_s
     if plan.qps:
         # As many intervals as requests but one, so that the mean rate is the one asked for.
         if not span:
             raise InputError(f"plan.trace={plan.trace}: all arrive at once, so plan.qps={plan.qps:g} cannot stretch it. Leave it out.")
-        factor = (len(found) - 1) / span / plan.qps
-        found = tuple(replace(request, arrival_s=request.arrival_s * factor) for request in found)
-    timely = tuple(request for request in found if not plan.duration or request.arrival_s < plan.duration)[:MOST_REQUESTS]
+        factor = (len(requests) - 1) / span / plan.qps
+        requests = tuple(replace(request, arrival_s=request.arrival_s * factor) for request in requests)
+    timely = tuple(request for request in requests if not plan.duration or request.arrival_s < plan.duration)[:MOST_REQUESTS]
     kept = tuple(request for request in timely if request.prompt + request.output <= longest)
     if not kept:
         raise InputError(f"plan.trace={plan.trace} has no request of at most serve.max_model_len={longest} tokens. Raise it.")
     notes = list(trace.notes)
     if trace.block:
         notes.append("Prompts of the trace begin alike; what a prefix cache would save of them is not simulated.")
-    if len(timely) < len(found):
+    if len(timely) < len(requests):
         notes.append(
-            f"Simulated: the first {len(timely):,} of the trace's {len(found):,} requests, those of plan.duration={plan.duration:g} s. "
+            f"Simulated: the first {len(timely):,} of the trace's {len(requests):,} requests, those of plan.duration={plan.duration:g} s. "
             f"plan.duration=0 takes all, up to {MOST_REQUESTS:,}."
         )
     if len(kept) < len(timely):

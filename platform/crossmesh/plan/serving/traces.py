@@ -81,12 +81,14 @@ def read_trace(path: Path) -> Trace:
         if first is None:
             raise ValueError("there is no request in it")
         columns = _columns(list(first[1]))
-        found = [_request(where, row, columns) for where, row in (first, *rows)]
-        kept = sorted((one for one in found if one is not None), key=lambda request: request.arrival_s)
+        requests = [_request(where, row, columns) for where, row in (first, *rows)]
+        kept = sorted((one for one in requests if one is not None), key=lambda request: request.arrival_s)
         if not kept:
             raise ValueError("there is no request in it that was answered")
-        failed = len(found) - len(kept)
-        notes = (f"{failed:,} of the trace's {len(found):,} requests failed (no token in the answer) and are left out.",) if failed else ()
+        failed = len(requests) - len(kept)
+        notes = (
+            (f"{failed:,} of the trace's {len(requests):,} requests failed (no token in the answer) and are left out.",) if failed else ()
+        )
         start = kept[0].arrival_s
         return Trace(tuple(replace(one, arrival_s=one.arrival_s - start) for one in kept), notes, _block_of(kept))
 
@@ -133,23 +135,23 @@ def _meaning(name: str) -> tuple[str, float]:
 
 def _columns(names: Sequence[str]) -> _Columns:
     """Tell columns by their names. Raises `ValueError` for one that is not known, is there twice, or is missing."""
-    found: dict[str, str] = {}
+    by_kind: dict[str, str] = {}
     unit = 0.0
     for name in names:
         kind, of = _meaning(name)
         if not kind:
             raise ValueError(f"the column {name!r} is not known")
-        if kind in found:
-            raise ValueError(f"both {found[kind]!r} and {name!r} say {kind}")
+        if kind in by_kind:
+            raise ValueError(f"both {by_kind[kind]!r} and {name!r} say {kind}")
         if kind != _NOTHING:
-            found[kind] = name
+            by_kind[kind] = name
         unit = unit or of
-    if missing := [kind for kind in (_TIME, _PROMPT, _OUTPUT) if kind not in found]:
+    if missing := [kind for kind in (_TIME, _PROMPT, _OUTPUT) if kind not in by_kind]:
         raise ValueError(f"no column says {' or '.join(missing)}; it has {', '.join(names)}")
-    form = tuple(re.sub(r"[^a-z]", "", found[kind].lower()) for kind in (_TIME, _PROMPT, _OUTPUT))
+    form = tuple(re.sub(r"[^a-z]", "", by_kind[kind].lower()) for kind in (_TIME, _PROMPT, _OUTPUT))
     burst, mooncake = form == _BURST, form == _MOONCAKE
     by_form = _UNITS["s"] if burst else _UNITS["ms"] if mooncake else 0.0
-    return _Columns(found[_TIME], found[_PROMPT], found[_OUTPUT], unit or by_form, mooncake, burst)
+    return _Columns(by_kind[_TIME], by_kind[_PROMPT], by_kind[_OUTPUT], unit or by_form, mooncake, burst)
 
 
 def _request(where: str, row: Mapping[str, Any], columns: _Columns) -> LoadRequest | None:
@@ -176,10 +178,10 @@ def _tokens(where: str, value: object) -> int:
 
 
 def _hashes(where: str, value: object) -> tuple[int, ...]:
-    found = json.loads(value) if isinstance(value, str) and value.strip() else value or []
-    if not (isinstance(found, list) and all(isinstance(one, int) for one in found)):
+    hashes = json.loads(value) if isinstance(value, str) and value.strip() else value or []
+    if not (isinstance(hashes, list) and all(isinstance(one, int) for one in hashes)):
         raise ValueError(f"{where} has hash_ids that are no list of whole numbers")
-    return tuple(found)
+    return tuple(hashes)
 
 
 def _arrival(where: str, text: str, columns: _Columns) -> float:

@@ -84,10 +84,10 @@ class Maker:
 
     def differences(self, other: "Maker") -> tuple[str, ...]:
         """What `other` has otherwise, for a person."""
-        found = ["the package's sources of the step"] if self.sources != other.sources else []
+        differing = ["the package's sources of the step"] if self.sources != other.sources else []
         both = self.versions.keys() & other.versions.keys()
-        found += [f"{name} {other.versions[name]}" for name in sorted(both) if self.versions[name] != other.versions[name]]
-        return tuple(found)
+        differing += [f"{name} {other.versions[name]}" for name in sorted(both) if self.versions[name] != other.versions[name]]
+        return tuple(differing)
 
 
 @dataclass(frozen=True)
@@ -123,13 +123,13 @@ def key(question: Question, made_by: Maker) -> str:
 @lru_cache(maxsize=8)
 def versions(kind: str, folder: str = "") -> Mapping[str, str]:
     """Versions of the libraries that decide a step of `kind`, as installed here or in `folder`; absent ones are left out."""
-    found = {}
+    installed = {}
     for name in _PACKAGES[kind]:
         with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-        if folder and name not in found:
-            found.update((name, one.version) for one in metadata.distributions(name=name, path=[folder]))
-    return found
+            installed[name] = metadata.version(name)
+        if folder and name not in installed:
+            installed.update((name, one.version) for one in metadata.distributions(name=name, path=[folder]))
+    return installed
 
 
 @lru_cache(maxsize=8)

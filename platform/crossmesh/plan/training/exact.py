@@ -108,11 +108,11 @@ def broken_serving_rules(point: ServingPoint) -> tuple[str, ...]:
 
 def replications(point: ServingPoint) -> tuple[Replication, ...]:
     """Kinds of layers whose key/value heads are held more than once: fewer than ranks, and dividing their number."""
-    found: dict[int, Replication] = {}
+    by_heads: dict[int, Replication] = {}
     for index, layer in enumerate(point.architecture.layers):
-        if layer.kv_from is None and layer.kv_heads < point.tp and layer.kv_heads not in found:
-            found[layer.kv_heads] = Replication(index, layer.kv_heads, point.tp // layer.kv_heads)
-    return tuple(found.values())
+        if layer.kv_from is None and layer.kv_heads < point.tp and layer.kv_heads not in by_heads:
+            by_heads[layer.kv_heads] = Replication(index, layer.kv_heads, point.tp // layer.kv_heads)
+    return tuple(by_heads.values())
 
 
 def _engine_devices(point: ServingPoint) -> str:

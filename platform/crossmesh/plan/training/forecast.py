@@ -118,29 +118,29 @@ def forecast(
     `compiled` is a compiler's or a trace's answer for it, `calibration` what own runs on such chips measured.
     """
     price, of_price = priced(point.slice, plan, today)
-    said = (*of_price, _network_warning(point), calibration.text if calibration else "", *(compiled.warnings if compiled else ()))
-    warnings = tuple(text for text in said if text)
+    notices = (*of_price, _network_warning(point), calibration.text if calibration else "", *(compiled.warnings if compiled else ()))
+    warnings = tuple(text for text in notices if text)
     broken = broken_rules(point)
     if broken:
         return Forecast(point, None, broken, nearest_fitting_training(point), price, warnings)
-    found = figures(point, compiled, calibration.factor if calibration else 1.0)
-    if found.hbm_bytes > usable_training_bytes(point):
+    step = figures(point, compiled, calibration.factor if calibration else 1.0)
+    if step.hbm_bytes > usable_training_bytes(point):
         reason = (
-            f"A step needs {found.hbm_bytes / GIB:.1f} GiB on each chip ({found.hbm_source}); of {point.chip.hbm_bytes / GIB:.1f} GiB "
-            f"a program can have {usable_training_bytes(point) / GIB:.1f}. Most of it: {_largest(found)}."
+            f"A step needs {step.hbm_bytes / GIB:.1f} GiB on each chip ({step.hbm_source}); of {point.chip.hbm_bytes / GIB:.1f} GiB "
+            f"a program can have {usable_training_bytes(point) / GIB:.1f}. Most of it: {_largest(step)}."
         )
         return Forecast(
-            point, found, (reason,), nearest_fitting_training(point), price, warnings, calibration, stages(point, found.step_s, plan, None)
+            point, step, (reason,), nearest_fitting_training(point), price, warnings, calibration, stages(point, step.step_s, plan, None)
         )
     seen = availability(plan, point.mesh.dcn * point.slice.device.hosts)
-    taken = stages(point, found.step_s, plan, seen)
+    taken = stages(point, step.step_s, plan, seen)
     if taken is None:
         reason = (
             f"The run never ends: {seen.per_hour if seen else 0:.2g} interruptions an hour ({seen.source if seen else ''}) cost more than "
             "is done between them. Store checkpoints more often (checkpoint.every_steps, checkpoint.every_minutes) or take other hardware."
         )
-        return Forecast(point, found, (reason,), "", price, warnings, calibration)
-    return _within_budget(Forecast(point, found, (), "", price, warnings, calibration, taken), plan)
+        return Forecast(point, step, (reason,), "", price, warnings, calibration)
+    return _within_budget(Forecast(point, step, (), "", price, warnings, calibration, taken), plan)
 
 
 def _within_budget(planned: Forecast, plan: PlanSpec) -> Forecast:
@@ -154,8 +154,8 @@ def _within_budget(planned: Forecast, plan: PlanSpec) -> Forecast:
     return replace(planned, reasons=tuple(reasons))
 
 
-def _largest(found: Figures) -> str:
-    kinds = sorted(found.memory.items(), key=lambda item: -item[1])[:2]
+def _largest(step: Figures) -> str:
+    kinds = sorted(step.memory.items(), key=lambda item: -item[1])[:2]
     return ", ".join(f"{name.replace('_', ' ')} {size / GIB:.1f} GiB" for name, size in kinds)
 
 
@@ -184,23 +184,23 @@ def nearest_fitting_training(point: TrainingPoint) -> str:
             break
         if broken_rules(candidate):
             continue
-        found = modelled(candidate)
-        if found.hbm_bytes <= usable_training_bytes(candidate) and (best is None or found.step_s < best[1]):
-            best = (changes, found.step_s, _overrides(point, candidate))
+        step = modelled(candidate)
+        if step.hbm_bytes <= usable_training_bytes(candidate) and (best is None or step.step_s < best[1]):
+            best = (changes, step.step_s, _overrides(point, candidate))
     return best[2] if best else ""
 
 
 def _neighbours(point: TrainingPoint) -> Iterator[tuple[int, TrainingPoint]]:
     """Points on the same slice, by how many settings differ: mesh, micro-batch, remat."""
     meshes = [point.mesh, *(mesh for mesh in _meshes(point) if mesh != point.mesh)]
-    found = []
+    neighbours = []
     for mesh in meshes:
         for micro in dict.fromkeys((point.micro, 1)):
             for remat in dict.fromkeys((point.remat, "layer")):
                 changes = (mesh != point.mesh) + (micro != point.micro) + (remat != point.remat)
                 if changes:
-                    found.append((changes, replace(point, mesh=mesh, micro=micro, remat=remat)))
-    return iter(sorted(found, key=lambda one: one[0]))
+                    neighbours.append((changes, replace(point, mesh=mesh, micro=micro, remat=remat)))
+    return iter(sorted(neighbours, key=lambda one: one[0]))
 
 
 def _meshes(point: TrainingPoint) -> Iterator[MeshShape]:

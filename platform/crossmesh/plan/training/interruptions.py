@@ -59,7 +59,7 @@ def availability(plan: PlanSpec, nodes: int) -> Availability | None:
     return None
 
 
-def stages(point: TrainingPoint, step_s: float, plan: PlanSpec, found: Availability | None) -> Stages | None:
+def stages(point: TrainingPoint, step_s: float, plan: PlanSpec, availability: Availability | None) -> Stages | None:
     """The stages of a run whose steps take `step_s`; None where it is interrupted faster than it gets on.
 
     Each interruption costs a start and, on average, half of what is done between checkpoints, in hours that may be interrupted too:
@@ -76,14 +76,14 @@ def stages(point: TrainingPoint, step_s: float, plan: PlanSpec, found: Availabil
         "steps": (steps, "the plan's step time"),
     }
     rate = 0.0
-    if found:
-        left = 1 - found.per_hour * (start + repeated)
+    if availability:
+        left = 1 - availability.per_hour * (start + repeated)
         if left <= 0:
             return None
-        rate = found.per_hour * (start + steps) / left
-        given["waiting"] = (rate * found.outage_hours, found.source)
-        given["restart"] = (rate * start, f"{found.source}; plan.start_minutes")
-        given["repeated"] = (rate * repeated, f"{found.source}; half of what is done between checkpoints")
+        rate = availability.per_hour * (start + steps) / left
+        given["waiting"] = (rate * availability.outage_hours, availability.source)
+        given["restart"] = (rate * start, f"{availability.source}; plan.start_minutes")
+        given["repeated"] = (rate * repeated, f"{availability.source}; half of what is done between checkpoints")
     counted = {name: both for name, both in given.items() if both[0] or name == "steps"}
     return Stages({name: hours for name, (hours, _) in counted.items()}, {name: source for name, (_, source) in counted.items()}, rate)
 

@@ -99,8 +99,8 @@ def _packed(
 def _shares(widths: Sequence[int]) -> tuple[tuple[int, float], ...]:
     """At most `_WIDTHS` widths and their shares; neighbours are put together at their mean, so that the tokens stay the same."""
     ordered = sorted(widths)
-    if len(found := Counter(ordered)) <= _WIDTHS:
-        return tuple((width, count / len(ordered)) for width, count in sorted(found.items()))
+    if len(counts := Counter(ordered)) <= _WIDTHS:
+        return tuple((width, count / len(ordered)) for width, count in sorted(counts.items()))
     bounds = [len(ordered) * part // _WIDTHS for part in range(_WIDTHS + 1)]
     parts = [ordered[low:high] for low, high in pairwise(bounds) if high > low]
     return tuple((round(fmean(part)), len(part) / len(ordered)) for part in parts)

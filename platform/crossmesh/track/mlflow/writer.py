@@ -118,7 +118,7 @@ class Writer:
         with locked(self._folder / "replay.lock", lambda: self._say("waiting for another job that sends what was left for MLflow")):
             for path in journals(self._folder):
                 journal = Journal.take(path)
-                if journal is None:  # Its process lives and sends it.
+                if journal is None:  # Its process is running and sends it.
                     continue
                 try:
                     if journal.waiting:

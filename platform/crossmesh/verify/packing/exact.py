@@ -32,7 +32,7 @@ TokenAddress = tuple[int, int, int]
 def exactness(backend_name: str, folder: Path, cache: Path) -> dict[str, Any]:
     """Compare the model in `folder` on packed and unpacked rows, its adapter one step away from doing nothing.
 
-    Returns the largest difference (relative where a loss is over 1), how many tokens were compared, and the largest difference when the
+    Returns the largest difference (relative where a loss exceeds 1), how many tokens were compared, and the largest difference when the
     packed rows are not kept apart: the power that the comparison has.
     """
     rows = random_rows(_LENGTHS, read_architecture(folder).vocab)
@@ -85,5 +85,5 @@ def losses(backend: Backend, batch: PackedBatch, where: dict[tuple[int, int], To
 
 
 def largest_difference(one: dict[tuple[int, int], float], other: dict[tuple[int, int], float]) -> float:
-    """The largest difference of two tokens' losses, relative to the loss where that is over 1 nat."""
+    """The largest difference of two tokens' losses, relative to the loss where that exceeds 1 nat."""
     return max(abs(loss - other[token]) / max(1.0, abs(other[token])) for token, loss in one.items())
