@@ -207,6 +207,7 @@ KEY_CLASSES: Mapping[str, tuple[str, ...]] = {
     "plan.duration": (PROVENANCE,),
     "plan.seed": (PROVENANCE,),
     "plan.report": (PROVENANCE,),
+    "hooks": (PROVENANCE,),
     "matters.loss": (PROVENANCE,),
     "matters.pass_at_k": (PROVENANCE,),
     "matters.speed": (PROVENANCE,),

@@ -13,7 +13,7 @@ from crossmesh.config.classes import leaves
 from crossmesh.config.evaluation import EvalSpec
 from crossmesh.config.objective import ObjectiveSpec
 from crossmesh.config.planning import PlanSpec
-from crossmesh.config.services import StorageSpec, TrackingSpec
+from crossmesh.config.services import HOOKS, StorageSpec, TrackingSpec
 from crossmesh.config.serving import ServeSpec
 from crossmesh.config.training import (
     ATTENTIONS,
@@ -67,9 +67,15 @@ class ExperimentSpec:
     retry: RetrySpec = field(default_factory=RetrySpec)
     plan: PlanSpec = field(default_factory=PlanSpec)
     matters: MattersSpec = field(default_factory=MattersSpec)
+    hooks: tuple[str, ...] = ()
+    """Hooks of installed packages that follow each trial while it trains, by name (`crossmesh.trial.hooks`)."""
 
     def __post_init__(self) -> None:
         """Check what holds in all groups, and what spans several."""
+        object.__setattr__(self, "hooks", tuple(self.hooks))
+        require(len(set(self.hooks)) == len(self.hooks), "hooks", list(self.hooks), "each name once")
+        for hook in self.hooks:
+            HOOKS.require("hooks", hook)
         plain = _NAME.fullmatch(self.name) is not None
         require(plain, "name", self.name, "letters, digits, '_', '-', '.' and blanks, a letter or digit first: it names a folder")
         for key, value in leaves(self):

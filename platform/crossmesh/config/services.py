@@ -3,8 +3,13 @@
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from crossmesh.errors import require
+from crossmesh.plugins import Registry
+
+HOOKS = Registry[Any]("crossmesh.hooks", "hook", {})
+"""Makers of a `crossmesh.trial.hooks.Hook`, by the names that `hooks=[...]` gives; all are of installed packages."""
 
 
 @dataclass(frozen=True)

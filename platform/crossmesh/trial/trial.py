@@ -64,6 +64,7 @@ from crossmesh.track.tracker import RunSettings, Tracker
 from crossmesh.train.events import OnEvent, StageEvent, WarningEvent
 from crossmesh.train.launch import TrainResult, train
 from crossmesh.train.train_job import ResumeCheckpoint, TrainJob
+from crossmesh.trial.hooks import Hooks, StartedTrial, make_hooks
 from crossmesh.trial.lease import LeaseLostError, leased
 from crossmesh.trial.resume_checkpoint import check_resume_checkpoint, find_resume_checkpoint
 from crossmesh.trial.trial_log import TrialLog, params_of, totals_of
@@ -284,18 +285,21 @@ def _run(
         on_event(WarningEvent(warning))
     for note in prepared.notes:
         on_event(WarningEvent(note))
+    followers = make_hooks(spec)
     run_id = _open_run(spec, prepared, tracker, folder, parent)
     status = "FAILED"
-    log = TrialLog(tracker, run_id, spec.mesh.dcn)
+    log, done = TrialLog(tracker, run_id, spec.mesh.dcn), None
+    hooks = Hooks({"tracking": log, **followers})
     try:
-        result = train(spec, prepared.model, folder, log.before(on_event), prepared.init_adapter, check, prepared.resume, prepared.order)
+        hooks.start(StartedTrial(spec, run_id, folder))
+        result = train(spec, prepared.model, folder, hooks.before(on_event), prepared.init_adapter, check, prepared.resume, prepared.order)
         if result.data_digest != prepared.science.contents["data"]["digest"]:
             raise CrossmeshError(
                 f"The data changed while {spec.name!r} was training: {spec.data.source} is not what the trial's records say. "
                 "Leave it alone and run again with force=true."
             )
         for event in result.history:  # What the run has already is not logged again; one whose run was lost has nothing.
-            log.step(event)
+            log.on_step(event)
         own = trained_record(prepared.science, prepared.system, result.adapter_digest)
         write_json(result.adapter_folder / TRAINED_RECORD, own)
         tracker.tags(run_id, {TAG_TRAINED: digest_of(own)})
@@ -303,7 +307,7 @@ def _run(
         tracker.metrics(run_id, totals_of(spec, result, None if spec.hardware.emulated else prepared.planned), spec.optim.last_step)
         if not spec.lora.full:
             _register(spec, prepared, tracker, run_id, result)
-        status = "FINISHED"
+        status, done = "FINISHED", result
     except (KeyboardInterrupt, BudgetReachedError, StoppedEarlyError):  # It can go on later.
         status = "KILLED"
         raise
@@ -311,10 +315,13 @@ def _run(
         status = ""
         raise
     finally:
-        if status:
-            tracker.finish(run_id, status)
-        else:
-            tracker.leave(run_id)
+        try:
+            hooks.end(done)
+        finally:
+            if status:
+                tracker.finish(run_id, status)
+            else:
+                tracker.leave(run_id)
     return _trial(prepared, folder, tracker, run_id, result, skipped=False)
 
 

@@ -22,11 +22,12 @@ from crossmesh.metrics import (
 )
 from crossmesh.plan.training.forecast import Forecast
 from crossmesh.track.tracker import Tracker
-from crossmesh.train.events import Event, LoadEvent, OnEvent, StepEvent, SystemEvent
+from crossmesh.train.events import LoadEvent, StepEvent, SystemEvent
 from crossmesh.train.launch import TrainResult
+from crossmesh.trial.hooks import Hook
 
 
-class TrialLog:
+class TrialLog(Hook):
     """Puts what training says into a run."""
 
     def __init__(self, tracker: Tracker, run_id: str, slices: int) -> None:
@@ -37,21 +38,15 @@ class TrialLog:
         self._tokens = {0: 0}
         """Real tokens trained on after each step; the steps of earlier starts are told again, so that there is no gap."""
 
-    def before(self, on_event: OnEvent) -> OnEvent:
-        """Log an event, then pass it on."""
+    def on_system(self, event: SystemEvent) -> None:
+        """Log what a node is busy with."""
+        self._tracker.system(self._run_id, event.node, event.values, event.at)
 
-        def logged(event: Event) -> None:
-            if isinstance(event, StepEvent):
-                self.step(event)
-            elif isinstance(event, SystemEvent):
-                self._tracker.system(self._run_id, event.node, event.values, event.at)
-            elif isinstance(event, LoadEvent):
-                self._tracker.metrics(self._run_id, {f"load/{key}": value for key, value in event.values.items()}, max(self._tokens))
-            on_event(event)
+    def on_load(self, event: LoadEvent) -> None:
+        """Log what else kept the machine busy."""
+        self._tracker.metrics(self._run_id, {f"load/{key}": value for key, value in event.values.items()}, max(self._tokens))
 
-        return logged
-
-    def step(self, event: StepEvent) -> None:
+    def on_step(self, event: StepEvent) -> None:
         """Log a step; what the run has already is not logged again."""
         self._tokens[event.step] = self._tokens[event.step - 1] + event.real_tokens
         values = {

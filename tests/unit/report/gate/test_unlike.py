@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import hook_package
 import objective_package
 from crossmesh.bench.cells import cells_of
 from crossmesh.bench.load import Target
@@ -105,6 +106,7 @@ OTHERS = {
     "lora.alpha_pattern": another({"q_proj": 8.0}),
     "lora.seed": another(1),
     "lora.adapter": another("FOLDER/adapter"),
+    "hooks": another(("lines",)),
     "objective.name": another("z_loss"),
     "objective.options": another({"coefficient": 0.3}, objective__name="z_loss"),
     "optim.steps": another(5),
@@ -389,8 +391,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world: World) -> None:
-    """A simulator, a Hub with two splits, a run to go on from, servers that do not say what they are, an objective of a package."""
+    """A simulator, a Hub with two splits, a run to go on from, servers that do not say what they are, an objective and a hook."""
     objective_package.install(tmp_path / "objective", monkeypatch)
+    hook_package.install(tmp_path / "hook", monkeypatch)
     monkeypatch.setattr(judging, "simulator_version", lambda: "Icarus Verilog 11")
     files = {"train": "rows.jsonl", "test": "other.jsonl"}
     monkeypatch.setattr(readers, "hub_files", lambda _source, split, _cache: [world.folder / files[split]])
