@@ -4,6 +4,7 @@ Ours tracks the run (`trial_log.py`); packages add theirs by entry points in `cr
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,8 +78,9 @@ class Hooks:
         self._call("on_start", trial)
 
     def end(self, result: TrainResult | None) -> None:
-        """Call `on_end`."""
-        self._call("on_end", result)
+        """Call `on_end`; an error of a hook does not hide why a trial without a result ended."""
+        with suppress(CrossmeshError) if result is None else nullcontext():
+            self._call("on_end", result)
 
     def before(self, on_event: OnEvent) -> OnEvent:
         """Call the hooks with an event, then pass it on."""

@@ -1,7 +1,7 @@
 """Hooks of a trial: called in order at every turn, each step once, and an error names the hook."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -9,6 +9,7 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.services import HOOKS
 from crossmesh.errors import CrossmeshError, InputError
 from crossmesh.train.events import CheckpointEvent, EvaluationEvent, Event, StageEvent, StepEvent
+from crossmesh.train.launch import TrainResult
 from crossmesh.trial.hooks import Hook, Hooks, StartedTrial, make_hooks
 from hook_package import install
 
@@ -60,6 +61,16 @@ def test_what_a_hook_raises_is_one_message_that_names_it() -> None:
 
     with pytest.raises(CrossmeshError, match=r"The hook 'pager' failed in on_step: KeyError: 'webhook'\. Repair it"):
         Hooks({"pager": Broken()}).before(lambda _: None)(step(1))
+
+
+def test_an_error_at_the_end_does_not_hide_why_a_trial_ended() -> None:
+    class Broken(Hook):
+        def on_end(self, result: Any) -> None:
+            raise KeyError("webhook")
+
+    Hooks({"pager": Broken()}).end(None)
+    with pytest.raises(CrossmeshError, match="failed in on_end"):
+        Hooks({"pager": Broken()}).end(cast("TrainResult", object()))
 
 
 def test_hooks_of_a_package_are_made_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
