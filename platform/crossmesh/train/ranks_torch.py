@@ -135,6 +135,23 @@ def own_vocabulary(tokens: Tensor, size: int, group: dist.ProcessGroup | None) -
     return local.clamp(0, size - 1), mask
 
 
+class UsedByRanks(torch.autograd.Function):
+    """A value that all ranks of a group hold, and that each uses for its own part of what follows."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, group: dist.ProcessGroup) -> Tensor:
+        """Return the value."""
+        ctx.group = group
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """The sum of all ranks' gradients."""
+        total = gradients[0].clone()
+        dist.all_reduce(total, group=ctx.group)
+        return total, None
+
+
 class SumOverRanks(torch.autograd.Function):
     """Sum over a group of what each of its ranks has a part of; everything after the sum is computed by all of them alike."""
 

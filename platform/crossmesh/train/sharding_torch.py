@@ -8,6 +8,7 @@ parameters lie in the same FSDP group as the frozen base: FSDP2 gathers mixed pr
 import functools
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -18,10 +19,10 @@ from torch.nn.functional import embedding
 
 from crossmesh.config.training import LORA_TARGETS
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.placement import row_parallel
-from crossmesh.models.targets import expand_targets
+from crossmesh.models.placement import row_parallel, torch_axes
+from crossmesh.models.targets import expand_targets, layer_weights
 from crossmesh.models.torch.lora_masks_torch import LoraDropout
-from crossmesh.train.ranks_torch import Ranks, SumOverRanks, own_vocabulary
+from crossmesh.train.ranks_torch import Ranks, SumOverRanks, UsedByRanks, own_vocabulary
 
 
 def apply_tensor_parallel(model: Any, architecture: Architecture, ranks: Ranks) -> None:
@@ -44,11 +45,20 @@ def apply_tensor_parallel(model: Any, architecture: Architecture, ranks: Ranks) 
     tables = [model.get_submodule(f"{architecture.prefix}embed_tokens")]
     if architecture.per_layer_input:
         tables.append(model.get_submodule(f"{architecture.prefix}embed_tokens_per_layer"))
-    for holder in tables if architecture.tied else [*tables, model.lm_head]:
+    norms = [model.get_submodule(name) for name in _norms_over_heads(architecture)]
+    for holder in (*tables, *norms) if architecture.tied else (*tables, *norms, model.lm_head):
         weight = distribute_tensor(holder.weight, mesh, [Shard(0)], src_data_rank=None)
         holder.weight = nn.Parameter(weight, requires_grad=holder.weight.requires_grad)
     for table in tables:
         table.forward = functools.partial(_look_up, table, mesh)
+    for norm in norms:
+        norm.forward = functools.partial(_norm_over_heads, norm, mesh)
+
+
+def _norms_over_heads(architecture: Architecture) -> list[str]:
+    """Modules of norms that span all heads, of which a rank has its own: OLMo 2's of queries and keys."""
+    weights = (weight for index in range(len(architecture.layers)) for weight in layer_weights(architecture, index))
+    return [weight.hf for weight in weights if not weight.in_shape and weight.hf_param == "weight" and "tp" in torch_axes(weight)]
 
 
 def _divide(module: nn.Module, mesh: DeviceMesh, style: ParallelStyle) -> None:
@@ -72,6 +82,15 @@ def _look_up(table: Any, mesh: DeviceMesh, tokens: Tensor) -> Tensor:
     total: Tensor = SumOverRanks.apply(embedding(index, weight) * mask[..., None], mesh.get_group())
     scale = getattr(table, "embed_scale", None)  # Gemma's embeddings are scaled.
     return total if scale is None else total * scale.to(total.dtype)
+
+
+def _norm_over_heads(norm: Any, mesh: DeviceMesh, x: Tensor) -> Tensor:
+    """Norm of `x` [..., width], this rank's part of the features, over the features of all ranks."""
+    wide, group = x.float(), mesh.get_group()
+    squares: Tensor = SumOverRanks.apply(wide.square().sum(-1, keepdim=True), group)
+    shared: Tensor = UsedByRanks.apply(squares, group)
+    scale = torch.rsqrt(shared / (x.shape[-1] * mesh.size()) + norm.variance_epsilon)
+    return (local(norm.weight) * (wide * scale)).to(x.dtype)
 
 
 def apply_fsdp(model: nn.Module, layers: Any, ranks: Ranks) -> None:
@@ -105,9 +124,10 @@ def drop_gathered(model: nn.Module) -> None:
 
 
 def sum_partial_gradients(parameters: dict[str, Tensor], group: dist.ProcessGroup | None) -> None:
-    """Complete the gradients of head norms over tp: each rank has seen its own heads only (trained in full fine-tuning)."""
+    """Complete the gradients of norms of a head over tp: each rank has seen its own heads only (trained in full fine-tuning)."""
     if group is None:
         return
     for name, parameter in parameters.items():
-        if name.endswith(("q_norm.weight", "k_norm.weight")) and parameter.grad is not None:
+        divided = isinstance(parameter, DTensor) and "tp" in (parameter.device_mesh.mesh_dim_names or ())
+        if name.endswith(("q_norm.weight", "k_norm.weight")) and parameter.grad is not None and not divided:
             dist.all_reduce(local(parameter.grad), group=group)
