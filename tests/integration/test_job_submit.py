@@ -88,8 +88,9 @@ def test_without_the_token_nothing_is_answered(cluster: EmulatedCluster) -> None
 
 
 def test_the_submitted_code_runs_and_its_results_are_found_when_its_folder_is_gone(
-    cluster: EmulatedCluster, copy: Path, storage: Path, checkout: Path, clean_environment: dict[str, str]
+    cluster: EmulatedCluster, copy: Path, storage: Path, checkout: Path, clean_environment: dict[str, str], tmp_path: Path
 ) -> None:
+    copy = shutil.copytree(copy, tmp_path / "crossmesh")
     process = submit(cluster, copy, "whole", *JOB, f"storage.root={storage}")
     told, _ = process.communicate(timeout=400)
     assert process.returncode == 0, told
