@@ -182,7 +182,7 @@ def test_of_many_runs_another_process_keeps_the_report_and_where_it_fails_this_o
     folder.mkdir()
     (folder / "report.json").write_text("{}")
     monkeypatch.setattr(keeping.sys, "executable", program)
-    monkeypatch.setattr(keeping, "keep", lambda *given: own.append(given) or keep_report(*given))
+    monkeypatch.setattr(keeping, "keep_report", lambda *given: own.append(given) or keep_report(*given))
     with Keeper(tracker, TrackingSpec(), StorageSpec(str(storage)), MANY) as keeper:
         run = keeper.keep(Kept("many", f"many {program}", str(folder), MANY, "compare"))
     assert (len(own) == 1) == (program == "/bin/false")

@@ -284,7 +284,7 @@ def test_the_output_weight_stays_split_over_tp(probed_model: Path, jax_cache: Pa
     assert tuple(backend._mesh.shape) == AXES
     arrays, live = backend._put(batch_of(0))
     with backend._mesh:
-        text = backend._take_loss.lower(backend._trained, backend._frozen, arrays, live).compile().as_text()
+        text = backend._take_loss.lower(backend._trained, backend._frozen, arrays, live, np.float32(1)).compile().as_text()
     architecture = read_architecture(probed_model)
     whole = f"f32[{architecture.vocab},{architecture.hidden}]"
     assert f"f32[{architecture.vocab // 2},{architecture.hidden}]" in text

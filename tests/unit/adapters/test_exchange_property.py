@@ -20,7 +20,7 @@ from crossmesh.adapters.peft_config import AdapterConfig
 from crossmesh.adapters.peft_format import read_adapter, serving_form, store_adapter
 from crossmesh.config.training import LORA_TARGETS, LoraSpec
 from crossmesh.models.architecture import Architecture
-from crossmesh.models.families.registry import families, parse_architecture
+from crossmesh.models.families.registry import families, family_of, parse_architecture
 from crossmesh.models.lora import LoraModule, lora_modules, targets_of
 from crossmesh.models.targets import projections
 from crossmesh.models.weights.random_weights import architecture_config, architecture_names
@@ -54,6 +54,8 @@ def architectures(draw: st.DrawFn, name: str) -> Architecture:
         sizes["vocab_size_per_layer_input"] = 16
     if "layer_types" not in config:
         sizes["num_hidden_layers"] = draw(st.integers(1, 3))
+    if "head_dim" not in family_of(parse_architecture(config, name)).keys.computed:
+        sizes["hidden_size"] = sizes["num_attention_heads"] * sizes.pop("head_dim")
     return parse_architecture({**config, **sizes}, name)
 
 
