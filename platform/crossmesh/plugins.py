@@ -6,11 +6,12 @@ A package adds one to its `pyproject.toml`, and it is there wherever that packag
     joules = "my_package.energy:JOULES_PER_TOKEN"
 """
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from crossmesh.errors import ChoiceError, InputError, closest_name, require_choice
 
@@ -64,6 +65,19 @@ class Registry(Generic[T]):
                 "Repair or uninstall that package."
             ) from error
         return loaded
+
+    def make(self, key: str, name: str, options_key: str, options: Mapping[str, Any]) -> Any:
+        """Call the class called `name` with `options`; `key` and `options_key` are what a user sets the two by.
+
+        Raises `InputError` for options that it does not take.
+        """
+        kind: Any = self.load(name)
+        try:
+            inspect.signature(kind).bind(**options)
+        except TypeError as error:
+            allowed = ", ".join(inspect.signature(kind).parameters) or "none"
+            raise InputError(f"{options_key}={dict(options)} does not fit {key}={name!r}: {error}. Allowed options: {allowed}.") from None
+        return kind(**options)
 
     @cached_property
     def _found(self) -> dict[str, EntryPoint]:

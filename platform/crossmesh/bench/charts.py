@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from crossmesh.bench.runner import CellResult
-from crossmesh.config.bench import CONCURRENCY
+from crossmesh.config.bench import WORKLOADS
 from crossmesh.metrics import GOODPUT, OUTPUT_TOKENS_PER_S, TPOT_P50, TTFT_P50
 
 _FIGURES = (
@@ -46,8 +46,7 @@ def _against_load(file: Path, lines: dict[tuple[int, int], list[CellResult]], fi
                     axis.plot([value, value], [estimate.low, estimate.high], color=drawn.get_color(), alpha=0.5)
         axis.set_xscale("log", base=2)
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        kind = next(iter(lines.values()))[0].cell.load
-        axis.set_xlabel("requests in flight" if kind == CONCURRENCY else "requests/s")
+        axis.set_xlabel(WORKLOADS.load(next(iter(lines.values()))[0].cell.load).axis)
         axis.set_ylabel(label)
         axis.set_ylim(bottom=0)
         axis.legend(frameon=False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossmesh.bench.measured import Measurement, Outcome
-from crossmesh.config.bench import RATE, TRACE, BenchSpec
+from crossmesh.config.bench import WORKLOADS, BenchSpec
 from crossmesh.metrics import GOODPUT, OUTPUT_TOKENS_PER_S, USD_PER_MILLION_OUTPUT_TOKENS
 
 PERCENTILES = (50, 90, 95, 99)
@@ -49,7 +49,7 @@ def figures_of(measured: Measurement, bench: BenchSpec, usd_per_hour: float | No
         figures["cached_share"] = measured.cached_share
     if bench.slo:
         figures |= {GOODPUT.name: good / measured.duration_s, "goodput_share": good / len(measured.outcomes)}
-    if bench.load in (RATE, TRACE):
+    if WORKLOADS.load(bench.load).timed:
         figures["kept_up"] = kept_up(measured)
     if usd_per_hour is not None and rate:
         figures[USD_PER_MILLION_OUTPUT_TOKENS.name] = usd_per_hour / 3600 / rate * 1e6

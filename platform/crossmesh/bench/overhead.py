@@ -57,7 +57,7 @@ def overhead_of(results: Mapping[str, CellResult]) -> Overhead | None:
     cell = results[OURS].cell
     return Overhead(
         cell=cell.name,
-        concurrency=cell.most_in_flight,
+        concurrency=int(cell.value),
         tokens_per_s={name: estimate(rates[name]) for name in results},
         bare=best,
         ttft_s={name: estimate(times[name]) for name in results},

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from pathlib import Path
 
-from crossmesh.bench.cells import Cell, Prompts, cell_at, prompts_of, requests_of
+from crossmesh.bench.cells import Cell, Prompts
 from crossmesh.bench.endpoint import Lookups, lookups_of, reset_cache
 from crossmesh.bench.load import LoadGenerator, Progress, Target
 from crossmesh.bench.measured import Measurement, error_kind
@@ -13,7 +13,9 @@ from crossmesh.bench.metrics import Estimate, estimates, figures_of, sustained
 from crossmesh.bench.plausible import Engines, Flag, flags_of
 from crossmesh.bench.saturation import Saturation, next_rate, saturation
 from crossmesh.bench.store import Store
-from crossmesh.config.bench import RATE, TRACE, BenchSpec
+from crossmesh.bench.workload import make_workload
+from crossmesh.bench.workloads import Rate
+from crossmesh.config.bench import BenchSpec
 from crossmesh.errors import CrossmeshError
 from crossmesh.plan.serving.batching import LoadRequest
 from crossmesh.server_identity import Origin
@@ -72,6 +74,7 @@ class Bench:
     def __init__(self, bench: BenchSpec, folder: Path, generator: LoadGenerator, target: Callable[[], Target], terms: Terms) -> None:
         """`target` is called when something has to be measured, and not before: a server takes minutes to start."""
         self._bench = bench
+        self._workload = make_workload(bench)
         self._store = Store(folder)
         self._generator = generator
         self._target = target
@@ -87,15 +90,15 @@ class Bench:
         kept = self._store.read(cell, repeat)
         if kept is not None:
             return kept
-        requests, notes = requests_of(cell, self._bench, repeat, self._terms.longest)
+        requests, notes = self._workload.requests(cell, self._bench, repeat, self._terms.longest)
         target, bench = self._target(), self._bench
         origin = self._origin = self._origin or Origin(target.origin, target.key)
         origin.check()
-        prompts = prompts_of(cell, bench, _MEASURED, repeat, requests)
+        prompts = self._workload.prompts(cell, bench, _MEASURED, repeat, requests)
         self._warm_up(target, cell, repeat, requests, prompts)
         reset = bench.cache == "cold" and reset_cache(target)
         before = lookups_of(target)
-        said = self._generator.send(target, requests, prompts, cell.most_in_flight, progress)
+        said = self._generator.send(target, requests, prompts, self._workload.most_in_flight(cell), progress)
         origin.check()
         if not said["completed"]:
             kinds = ", ".join(sorted({error_kind(one) for one in said["errors"] if one}))
@@ -117,7 +120,7 @@ class Bench:
         bench = self._bench
         found = tuple(self.measure(cell, repeat, progress) for repeat in range(bench.repeats))
         figures = tuple(figures_of(one, bench, self._terms.usd_per_hour) for one in found)
-        cold, timed = bench.cache == "cold", cell.load in (RATE, TRACE)
+        cold, timed = bench.cache == "cold", self._workload.timed
         flags: dict[str, list[Flag]] = {}
         for one in found:  # What later repeats say of a kind that an earlier one has said is no news.
             for kind, said in groupby(flags_of(one, cold=cold, timed=timed, engines=self._terms.engines), key=lambda flag: flag.kind):
@@ -130,7 +133,7 @@ class Bench:
         tried: dict[float, bool] = {}
         results = []
         while (rate := next_rate(tried, self._bench.qps[0])) is not None:
-            cell = cell_at(self._bench, rate, prompt, output)
+            cell = Rate().cell_at(self._bench, rate, prompt, output)
             results.append(self.result(cell, progress(cell)))
             tried[rate] = all(sustained(figures, self._bench) for figures in results[-1].figures)
         results.sort(key=lambda one: one.cell.value)
@@ -140,12 +143,12 @@ class Bench:
         """Send what is not counted: prompts of their own, or, for a warm cache, those that will be measured."""
         if self._bench.cache == "warm":
             first = [replace(one, arrival_s=0.0, output=1) for one in requests]
-            self._generator.send(target, first, prompts, cell.most_in_flight, _unheard)
+            self._generator.send(target, first, prompts, self._workload.most_in_flight(cell), _unheard)
             return
         first = [replace(one, arrival_s=0.0) for one in requests[: self._bench.warmup]]
         if first:
-            own = prompts_of(cell, self._bench, _WARMUP, repeat, first)
-            self._generator.send(target, first, own, cell.most_in_flight, _unheard)
+            own = self._workload.prompts(cell, self._bench, _WARMUP, repeat, first)
+            self._generator.send(target, first, own, self._workload.most_in_flight(cell), _unheard)
 
 
 def _unheard(_done: int, _total: int) -> None:

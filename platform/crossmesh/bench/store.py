@@ -7,6 +7,7 @@ from typing import Any
 
 from crossmesh.bench.cells import Cell
 from crossmesh.bench.measured import Measurement, read_measurement
+from crossmesh.bench.workload import make_workload
 from crossmesh.config.bench import BenchSpec
 from crossmesh.errors import InputError
 from crossmesh.files import canonical_json, digest_file, digest_text, read_json, write_json
@@ -21,7 +22,7 @@ def identity_of(server: Mapping[str, Any], bench: BenchSpec) -> str:
     """SHA-256 over what makes measurements of one cell alike: what the server is, and how it is asked.
 
     Limits, repeats and the list of cells are not in it: they change no measurement; a cell has its number of requests, whichever of
-    `requests` and `seconds` it follows from. Raises `InputError` where the trace is not a file.
+    `requests` and `seconds` it follows from. Raises `InputError` where the trace is not a file, or the workload has no such options.
     """
     asked = {
         "seed": bench.seed,
@@ -30,7 +31,8 @@ def identity_of(server: Mapping[str, Any], bench: BenchSpec) -> str:
         "burstiness": bench.burstiness,
         "trace": [trace_digest(bench), bench.time_scale, bench.length_scale, _READING] if bench.trace else [],
     }
-    return digest_text(canonical_json([dict(server), asked]))
+    record = dict(make_workload(bench).record())
+    return digest_text(canonical_json([dict(server), asked, *([record] if record else [])]))
 
 
 def trace_digest(bench: BenchSpec) -> str:

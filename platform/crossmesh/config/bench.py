@@ -1,11 +1,23 @@
 """The group of an experiment that says which load a server is measured under."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from crossmesh.errors import require, require_choice
+from crossmesh.plugins import Registry
 
 RATE, BURST, CONCURRENCY, TRACE = "rate", "burst", "concurrency", "trace"
-LOADS = (RATE, BURST, CONCURRENCY, TRACE)
+WORKLOADS = Registry[Any](
+    "crossmesh.workloads",
+    "workload",
+    {
+        RATE: "crossmesh.bench.workloads:Rate",
+        BURST: "crossmesh.bench.workloads:Burst",
+        CONCURRENCY: "crossmesh.bench.workloads:Concurrency",
+        TRACE: "crossmesh.bench.workloads:TraceReplay",
+    },
+)
+"""Subclasses of `crossmesh.bench.workload.Workload`, by the name that `bench.load` gives."""
 TRACE_DIGEST = "bench.trace_sha256"
 """Parameter of a tracked run: what the trace held, which its path does not say."""
 CACHES = ("cold", "warm")
@@ -19,7 +31,9 @@ class BenchSpec:
 
     load: str = RATE
     """`rate`: requests arrive by themselves, `qps` a second; `burst`: all at once; `concurrency`: so many are always in flight; `trace`:
-    those of a recorded trace."""
+    those of a recorded trace; or a workload of an installed package."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of a package's workload, by name."""
     qps: tuple[float, ...] = (1.0,)
     """Requests a second (`rate`), each a cell."""
     burstiness: float = 1.0
@@ -80,7 +94,8 @@ class BenchSpec:
             require(len(set(values)) == len(values), f"bench.{name}", list(values), "each value once")
             for value in values:
                 require(0 < value < float("inf"), f"bench.{name}", value, "positive numbers")
-        for name, allowed in (("load", LOADS), ("cache", CACHES), ("against", AGAINST), ("report", REPORTS)):
+        WORKLOADS.require("bench.load", self.load)
+        for name, allowed in (("cache", CACHES), ("against", AGAINST), ("report", REPORTS)):
             require_choice(f"bench.{name}", getattr(self, name), allowed)
         for name in ("burstiness", "time_scale", "length_scale", "requests", "repeats"):
             require(getattr(self, name) > 0, f"bench.{name}", getattr(self, name), "a positive number")

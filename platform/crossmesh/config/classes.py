@@ -119,6 +119,7 @@ KEY_CLASSES: Mapping[str, tuple[str, ...]] = {
     "serve.max_queue": (EVALUATION,),
     "serve.log_prompts": (PROVENANCE,),
     "bench.load": (EVALUATION,),
+    "bench.options": (EVALUATION,),
     "bench.qps": (EVALUATION,),
     "bench.burstiness": (EVALUATION,),
     "bench.concurrency": (EVALUATION,),

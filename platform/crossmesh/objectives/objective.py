@@ -4,7 +4,6 @@ Nothing here imports a framework: the driver asks an objective for its record, s
 `loss_torch`, if at all.
 """
 
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
@@ -13,7 +12,6 @@ from typing import Any, ClassVar, Protocol
 from crossmesh.config.objective import OBJECTIVES, ObjectiveSpec
 from crossmesh.data.batches import PackedBatch, Row
 from crossmesh.data.packing import StepPlan, build_batch
-from crossmesh.errors import InputError
 
 Array = Any
 """Of JAX (traced) or of torch."""
@@ -103,15 +101,7 @@ class TokenObjective(Objective):
 
 def make_objective(spec: ObjectiveSpec) -> Objective:
     """Return the objective that `spec` names. Raises `InputError` for options that it does not have."""
-    kind = OBJECTIVES.load(spec.name)
-    try:
-        inspect.signature(kind).bind(**spec.options)
-    except TypeError as error:
-        allowed = ", ".join(inspect.signature(kind).parameters) or "none"
-        raise InputError(
-            f"objective.options={spec.options} does not fit objective.name={spec.name!r}: {error}. Allowed options: {allowed}."
-        ) from None
-    objective: Objective = kind(**spec.options)
+    objective: Objective = OBJECTIVES.make("objective.name", spec.name, "objective.options", spec.options)
     return objective
 
 

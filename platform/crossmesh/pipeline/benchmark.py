@@ -8,12 +8,13 @@ from typing import Any
 
 from rich.console import Group
 
-from crossmesh.bench.cells import Cell, cells_of
+from crossmesh.bench.cells import Cell
 from crossmesh.bench.endpoint import fingerprint_of, is_emulated
 from crossmesh.bench.load import LoadGenerator, Progress, Target
 from crossmesh.bench.results import Outcomes, as_json, metrics_of, render, write_files
 from crossmesh.bench.runner import Bench, CellResult, Found
 from crossmesh.bench.store import identity_of, trace_digest
+from crossmesh.bench.workload import cells_of
 from crossmesh.config.bench import TRACE_DIGEST
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.console import Console, Stage

@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from crossmesh.bench.cells import cells_of
 from crossmesh.bench.endpoint import server_at
 from crossmesh.bench.gate_cost import gate_cost
 from crossmesh.bench.load import LoadGenerator, Target
@@ -15,6 +14,7 @@ from crossmesh.bench.results import RESULT_FILE, cell_json
 from crossmesh.bench.runner import Bench, CellResult
 from crossmesh.bench.servers import bare_server, plain_server
 from crossmesh.bench.store import identity_of
+from crossmesh.bench.workload import cells_of
 from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.console import Console
 from crossmesh.errors import InputError

@@ -257,14 +257,16 @@ def _key(run: TrackedRun, scope: str) -> tuple[str, str]:
 def _workload(run: TrackedRun) -> dict[str, str]:
     """How the server was asked; cells tell apart which loads are set side by side. A trace is known by its contents."""
     load = run.params.get("bench.load")
-    names = (*_WORKLOAD, *_WORKLOAD_OF.get(str(load), ()))
+    options = sorted(key.removeprefix("bench.") for key in run.params if key.startswith("bench.options."))
+    names = (*_WORKLOAD, *_WORKLOAD_OF.get(str(load), ()), *options)
     said = {name: run.params[f"bench.{name}"] for name in names if f"bench.{name}" in run.params}
     trace = run.params.get(TRACE_DIGEST) or run.params.get("bench.trace")  # Runs of before have its path alone.
     return {**said, **({"trace": trace} if trace is not None else {})}
 
 
 def _cell(values: Mapping[str, Any]) -> ServingCell:
-    load = {"rate": f"QPS {values['value']:g}", "concurrency": f"concurrency {values['value']:g}"}.get(values["load"], values["load"])
+    name = "QPS" if values["load"] == RATE_LOAD else values["load"]
+    load = f"{name} {values['value']:g}" if values["value"] else name
     figures = {name: (one["mean"], one["low"], one["high"]) for name, one in values["figures"].items()}
     flags = tuple(f"{one['kind'].replace('_', ' ')}: {one['text']}" for one in values["flags"])
     return ServingCell(values["prompt"], values["output"], load, figures, flags)

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from crossmesh.bench.cells import arrivals, cell_at, cells_of, prompt_id, prompts_of, requests_of
+from crossmesh.bench.cells import prompt_id
+from crossmesh.bench.workload import cells_of, make_workload
+from crossmesh.bench.workloads import Rate, TraceReplay, arrivals
 from crossmesh.config.bench import BenchSpec
 from crossmesh.config.compose import compose_spec
 from crossmesh.errors import InputError
@@ -24,7 +26,7 @@ def test_the_papers_grid_covers_its_rates_and_lengths(conf: Path) -> None:
     assert len(cells) == 7 * 5 * 2
     assert {cell.value for cell in cells} == {1, 2, 4, 8, 16, 32, 64}
     assert (min(cell.prompt for cell in cells), max(cell.prompt for cell in cells)) == (512, 15360)
-    assert cell_at(bench, 64, 512, 256).requests == 64 * 60  # 64 a second would be over after one second with 64 requests.
+    assert Rate().cell_at(bench, 64, 512, 256).requests == 64 * 60  # 64 a second would be over after one second with 64 requests.
 
 
 def test_arrivals_keep_their_rate_exactly_and_their_shape_on_average() -> None:
@@ -49,7 +51,7 @@ def test_no_two_prompts_are_alike_and_repeats_have_their_own() -> None:
 def test_what_does_not_fit_is_refused_before_anything_is_sent() -> None:
     bench = BenchSpec(prompt_tokens=(500,), output_tokens=(100,))
     with pytest.raises(InputError, match=r"600 tokens, over serve\.max_model_len=512"):
-        requests_of(cells_of(bench)[0], bench, 0, 512)
+        make_workload(bench).requests(cells_of(bench)[0], bench, 0, 512)
 
 
 @pytest.fixture
@@ -65,7 +67,7 @@ def trace(tmp_path: Path) -> Path:
 
 def test_a_trace_is_replayed_by_its_times_and_lengths_scaled(trace: Path) -> None:
     bench = BenchSpec(load="trace", trace=str(trace), time_scale=0.5, length_scale=0.25, requests=3)
-    requests, notes = requests_of(cells_of(bench)[0], bench, 0, 512)
+    requests, notes = make_workload(bench).requests(cells_of(bench)[0], bench, 0, 512)
     # The first one is too long even so; the next one then begins at 0.
     assert [(one.arrival_s, one.prompt, one.output) for one in requests] == [(0.0, 100, 25), (2.0, 50, 2)]
     assert notes == ("1 of the trace's 3 requests are over serve.max_model_len=512: left out.",)
@@ -85,29 +87,29 @@ def hashed(tmp_path: Path) -> Path:
 def test_prompts_of_a_hashed_trace_begin_alike_as_far_as_its_hashes_do(hashed: Path) -> None:
     bench = BenchSpec(load="trace", trace=str(hashed), requests=3)
     cell = cells_of(bench)[0]
-    requests, notes = requests_of(cell, bench, 0, 0)
+    requests, notes = TraceReplay().requests(cell, bench, 0, 0)
     assert [(one.arrival_s, one.prompt, one.output, one.shared) for one in requests] == [
         (0.0, 1100, 52, 0),
         (3.5, 1030, 26, 1024),
         (4.0, 600, 10, 0),  # The same blocks in another order are another prompt.
     ]
     assert notes == ("1,024 of 2,730 prompt tokens are the beginning of an earlier prompt, as the trace's hashes say.",)
-    prompts = prompts_of(cell, bench, "measured", 0, requests)
+    prompts = TraceReplay().prompts(cell, bench, "measured", 0, requests)
     first, second, third = prompts.ids
     assert (prompts.block, len(first), len(second), len(third)) == (512, 3, 3, 2)
     assert first[:2] == second[:2] == third[::-1]
     assert first[2] != second[2]
     # Another repeat, and the warm-up, find nothing of it in a cache.
-    others = [prompts_of(cell, bench, "measured", 1, requests), prompts_of(cell, bench, "warmup", 0, requests)]
+    others = [TraceReplay().prompts(cell, bench, "measured", 1, requests), TraceReplay().prompts(cell, bench, "warmup", 0, requests)]
     assert not {*first, *second, *third} & {number for one in others for ids in one.ids for number in ids}
 
 
 def test_a_hashed_trace_is_shortened_block_by_block(hashed: Path) -> None:
     bench = BenchSpec(load="trace", trace=str(hashed), requests=3, length_scale=0.1)
     cell = cells_of(bench)[0]
-    requests, _ = requests_of(cell, bench, 0, 0)
+    requests, _ = TraceReplay().requests(cell, bench, 0, 0)
     assert [(one.prompt, one.shared) for one in requests] == [(2 * 51 + 8, 0), (2 * 51 + 1, 102), (51 + 9, 0)]
-    prompts = prompts_of(cell, bench, "measured", 0, requests)
+    prompts = TraceReplay().prompts(cell, bench, "measured", 0, requests)
     assert prompts.block == 51
     assert [len(ids) for ids in prompts.ids] == [3, 3, 2]
 

@@ -1,56 +1,29 @@
 """Measuring against a generator that is not there: what is sent, what is kept, what is done again, what servers are compared by."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
+from bench_parts import Generator
 from crossmesh.bench import runner
-from crossmesh.bench.cells import Cell, Prompts, cells_of
+from crossmesh.bench.cells import Cell
 from crossmesh.bench.endpoint import Lookups, read_lookups
 from crossmesh.bench.gate_cost import gate_cost
-from crossmesh.bench.load import Progress, Target
+from crossmesh.bench.load import Target
 from crossmesh.bench.overhead import overhead_of
 from crossmesh.bench.results import Outcomes, as_json, metrics_of, write_files
 from crossmesh.bench.runner import Bench, Terms
 from crossmesh.bench.servers import bare_arguments, with_defaults
 from crossmesh.bench.store import identity_of, trace_digest
+from crossmesh.bench.workload import cells_of
 from crossmesh.config.bench import BenchSpec
 from crossmesh.environments import environment
 from crossmesh.errors import CrossmeshError, InputError
-from crossmesh.plan.serving.batching import LoadRequest
 from crossmesh.serve.vllm.settings import CPU_VARIABLES, EngineSettings
 
 TERMS = Terms(512, None, 3.6)
-
-
-class Generator:
-    """Answers every request after `ttft` and in `ttft` + 1 s; one of each load fails from repeat `fails` on."""
-
-    def __init__(self, ttft: float = 0.25, *, failing: bool = False) -> None:
-        self.sent: list[tuple[Sequence[LoadRequest], Prompts, int]] = []
-        self._ttft, self._failing = ttft, failing
-
-    def send(self, target: Target, requests: Sequence[LoadRequest], prompts: Prompts, most: int, progress: Progress) -> dict[str, Any]:
-        self.sent.append((requests, prompts, most))
-        progress(len(requests), len(requests))
-        count = len(requests)
-        errors = ["Too Many Requests" if self._failing and index == 0 else "" for index in range(count)]
-        return {
-            "duration": 2.0,
-            "client_core_share": 0.1,
-            "start_times": [one.arrival_s for one in requests],
-            "ttfts": [self._ttft] * count,
-            "latencies": [self._ttft + 1.0] * count,
-            "itls": [[0.1] * 10] * count,
-            "input_lens": [one.prompt for one in requests],
-            "output_lens": [0 if error else one.output for one, error in zip(requests, errors, strict=True)],
-            "completed": errors.count(""),
-            "errors": errors,
-        }
 
 
 @pytest.fixture(autouse=True)

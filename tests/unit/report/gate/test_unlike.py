@@ -15,9 +15,10 @@ import pytest
 
 import hook_package
 import objective_package
-from crossmesh.bench.cells import cells_of
+import workload_package
 from crossmesh.bench.load import Target
 from crossmesh.bench.store import identity_of
+from crossmesh.bench.workload import cells_of
 from crossmesh.config import fingerprint
 from crossmesh.config.classes import EVALUATION, KEY_CLASSES, PROVENANCE, SCIENCE, SYSTEM
 from crossmesh.config.experiment import ExperimentSpec
@@ -176,6 +177,7 @@ OTHERS = {
     "serve.log_prompts": another(value=True),
     "bench.load": another("burst"),
     "bench.qps": another((2.0,)),
+    "bench.options": another({"size": 4}, bench__load="waves"),
     "bench.burstiness": another(2.0),
     "bench.concurrency": another((2,), bench__load="concurrency"),
     "bench.trace": Change("FOLDER/other.csv", {"bench.load": "trace"}, first="FOLDER/trace.csv"),
@@ -391,9 +393,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world: World) -> None:
-    """A simulator, a Hub with two splits, a run to go on from, servers that do not say what they are, an objective and a hook."""
+    """A simulator, a Hub with two splits, a run to go on from, servers that do not say what they are, an objective, a hook, a workload."""
     objective_package.install(tmp_path / "objective", monkeypatch)
     hook_package.install(tmp_path / "hook", monkeypatch)
+    workload_package.install(tmp_path / "workload", monkeypatch)
     monkeypatch.setattr(judging, "simulator_version", lambda: "Icarus Verilog 11")
     files = {"train": "rows.jsonl", "test": "other.jsonl"}
     monkeypatch.setattr(readers, "hub_files", lambda _source, split, _cache: [world.folder / files[split]])
