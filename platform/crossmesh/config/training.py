@@ -92,7 +92,7 @@ class DataSpec:
 
     source: str = "rtl"
     """`rtl` (built in), a file (jsonl, json, csv, tsv, parquet, arrow, also compressed), a folder or pattern of files, or
-    `hf://datasets/owner/name[@revision][/path]`."""
+    `hf://datasets/owner/name[@revision][/path]`; `NAME` or `NAME://...` asks a dataset reader of an installed package."""
     split: str = "train"
     """Split of a folder or of an `hf://` dataset."""
     messages_column: str = ""

@@ -1,6 +1,6 @@
 """The forms in which people keep conversations, told by the names of columns, and each read as chat turns.
 
-It knows names and values; reading files is `readers.py`, what a turn may hold `conversation.py`.
+It knows names and values; reading files is `files.py`, what a turn may hold `conversation.py`.
 """
 
 import json

@@ -6,11 +6,13 @@ that training never sees. Everything follows from the seed. This file builds and
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from crossmesh.config.training import RtlSpec
+from crossmesh.config.training import DataSpec, RtlSpec
 from crossmesh.data import rtl_combinational, rtl_hard, rtl_sequential
+from crossmesh.data.conversation import Conversation, message
 from crossmesh.data.rtl_bench import testbench_text
 from crossmesh.data.rtl_design import Kind, Params, Picker
 from crossmesh.errors import InputError
@@ -116,3 +118,11 @@ def build_rtl(spec: RtlSpec) -> RtlDataset:
     heldout = _rows([(kind, held) for kind, _, held in splits], "heldout", spec.heldout_rows, spec.seed, taken)
     train = _rows([(kind, shown) for kind, shown, _ in splits], "train", spec.train_rows, spec.seed, taken)
     return RtlDataset(train, heldout, hard)
+
+
+def read_rtl(data: DataSpec, cache: Path) -> Iterator[Conversation]:  # noqa: ARG001
+    """Yield the training rows, as a dataset reader does (`readers.py`). Raises `InputError` for an address: `data.rtl` describes them."""
+    if data.source != "rtl":
+        raise InputError(f"data.source={data.source!r} has an address, and generated rows have none. Allowed: rtl, sized by data.rtl.")
+    for number, problem in enumerate(build_rtl(data.rtl).train, 1):
+        yield Conversation([message("user", problem.prompt), message("assistant", problem.answer)], place=f"rtl, row {number}")

@@ -1,12 +1,12 @@
 """From `DataSpec` to training rows: conversations of any source, cleaned as the spec says, tokenized, filtered and digested.
 
-Rows that are too long or empty are dropped and counted by reason, never cut. Reading files is `readers.py`, what a row may hold
+Rows that are too long or empty are dropped and counted by reason, never cut. Who reads a source is `readers.py`, what a row may hold
 `conversation.py`; templates and masks are `chat.py`.
 """
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -18,21 +18,11 @@ from crossmesh.config.training import DataSpec
 from crossmesh.data.answers import answer_only
 from crossmesh.data.batches import Row
 from crossmesh.data.chat import ChatTokenizer, unused_keys
-from crossmesh.data.conversation import (
-    CONTEXT_KEYS,
-    LEARNING_KEYS,
-    REASONING_KEYS,
-    Conversation,
-    Message,
-    message,
-    read_context,
-    read_turn,
-)
-from crossmesh.data.forms import Form, find_form, parts
+from crossmesh.data.columns import NO_CONTENT
+from crossmesh.data.conversation import CONTEXT_KEYS, REASONING_KEYS, Conversation, Message, message
 from crossmesh.data.lengths import LengthStatistics, length_statistics
 from crossmesh.data.markdown import strip_reasoning
-from crossmesh.data.readers import read_records
-from crossmesh.data.rtl import build_rtl
+from crossmesh.data.readers import read_source
 from crossmesh.errors import InputError
 
 
@@ -83,9 +73,6 @@ class Dataset:
 
 
 TOO_LONG = "longer than data.max_length"
-_NO_PROMPT = "no prompt (null)"
-_NO_TURNS = "no messages (null or an empty list)"
-_NO_CONTENT = "an answer without content"
 _NOT_LEARNED = "no answer to learn (weight 0 or train false)"
 _NAMED = 3
 """So many places of dropped rows are named."""
@@ -110,72 +97,6 @@ def clean(conversation: Conversation, data: DataSpec) -> Conversation:
     return replace(conversation, messages=turns, muted=frozenset(index + shift for index in conversation.muted))
 
 
-def _turns(value: Any, role: str, place: str, column: str) -> tuple[list[Message], list[bool]]:
-    """Read one column: text is a turn of `role`, a list holds turns of its own, null none. Returns also which turns are learned."""
-    if value is None:
-        return [], []
-    if isinstance(value, str):
-        return [message(role, value)], [True]
-    if not isinstance(value, list) or not all(isinstance(turn, Mapping) for turn in value):
-        raise InputError(
-            f"{place}: column {column!r} holds a {type(value).__name__}. Allowed: text, or a list of {{role, content}} messages."
-        )
-    read = [read_turn(turn, f"{place}, column {column!r}") for turn in value]
-    return [turn for turn, _ in read], [learned for _, learned in read]
-
-
-def _record_conversation(place: str, record: Mapping[str, Any], form: Form) -> Conversation:
-    turns: list[Message] = []
-    learned: list[bool] = []
-    unread = _unread(record, form)
-    for column, value, role in parts(record, form, place):
-        found, marks = _turns(value, role, place, column)
-        if not found:
-            problem = _NO_TURNS if form.turns else _NO_PROMPT if role == "user" else _NO_CONTENT
-            return Conversation((), place=place, problem=problem, form=form.found, unread=unread)
-        turns, learned = turns + found, learned + marks
-    if has_surrogates(turns) or has_surrogates(record.get("tools")):
-        raise InputError(f"{place} holds half of a surrogate pair (\\ud800 to \\udfff), which is not text. Repair the row.")
-    roles = [turn["role"] for turn in turns]
-    if "assistant" not in roles:
-        raise InputError(f"{place} has no assistant turn: its roles are {roles}. Each training row needs a turn with role 'assistant'.")
-    for key in LEARNING_KEYS:
-        if (value := record.get(key)) is not None and value not in (0, 1):
-            raise InputError(f"{place}: {key}={value!r}. Allowed: 0 or false (not learned), 1 or true. Rows cannot be weighted in between.")
-        if value is not None and not value:
-            learned = [False] * len(turns)
-    muted = frozenset(index for index, (role, mark) in enumerate(zip(roles, learned, strict=True)) if role == "assistant" and not mark)
-    return Conversation(turns, read_context(record, place), muted, place, form=form.found, unread=unread)
-
-
-def _unread(record: Mapping[str, Any], form: Form) -> tuple[str, ...]:
-    """Columns of a row that hold something and become no part of it."""
-    read = {*form.columns, *form.optional, *CONTEXT_KEYS, *LEARNING_KEYS}
-    return (*form.unread, *(key for key, value in record.items() if key not in read and value not in (None, "")))
-
-
-def has_surrogates(value: Any) -> bool:
-    """Whether any text in `value` holds half of a surrogate pair."""
-    if isinstance(value, str):
-        return any("\ud800" <= character <= "\udfff" for character in value)
-    if isinstance(value, Mapping):
-        return any(has_surrogates(one) for pair in value.items() for one in pair)
-    return isinstance(value, list) and any(has_surrogates(one) for one in value)
-
-
-def _source_conversations(data: DataSpec, cache: Path) -> Iterator[Conversation]:
-    if data.source == "rtl":
-        for number, problem in enumerate(build_rtl(data.rtl).train, 1):
-            yield Conversation([message("user", problem.prompt), message("assistant", problem.answer)], place=f"rtl, row {number}")
-        return
-
-    def find(names: Sequence[str], place: str) -> Form:
-        return find_form(names, data, place)
-
-    for place, record, form in read_records(data.source, data.split, find, cache, also=(*CONTEXT_KEYS, *LEARNING_KEYS)):
-        yield _record_conversation(place, record, form)
-
-
 def load_conversations(data: DataSpec, cache: Path) -> list[Conversation]:
     """Return the training rows of `data`, cleaned, at most `data.max_rows`; rows with a problem are still in.
 
@@ -186,7 +107,7 @@ def load_conversations(data: DataSpec, cache: Path) -> list[Conversation]:
     Raises:
         InputError: no such source, a bad row (named by its place), or no rows at all.
     """
-    rows = islice(_source_conversations(data, cache), data.max_rows or None)
+    rows = islice(read_source(data, cache), data.max_rows or None)
     conversations = [clean(row, data) for row in rows]
     if not conversations:
         raise InputError(f"data.source={data.source!r} has no rows. Give a source with at least one row.")
@@ -210,7 +131,7 @@ def _problem(conversation: Conversation) -> str:
         return _NOT_LEARNED
     turns = (conversation.messages[index] for index in conversation.learned)
     blank = any(not turn["content"].strip() and not any(turn.get(key) for key in ("tool_calls", *REASONING_KEYS)) for turn in turns)
-    return _NO_CONTENT if blank else ""
+    return NO_CONTENT if blank else ""
 
 
 def encode_rows(conversations: Sequence[Conversation], tokenizer: ChatTokenizer, max_length: int) -> Dataset:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crossmesh.data.sources import has_surrogates
+from crossmesh.data.columns import has_surrogates
 from crossmesh.data.verilog import Token, modules_of, renamed, tokenize, without_comments
 from crossmesh.errors import InputError, reading
 from crossmesh.evaluate.problems import DESIGN, NONCE, SUPPORT, TESTBENCH, Problem

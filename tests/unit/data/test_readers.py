@@ -1,89 +1,84 @@
-import json
-import os
-import subprocess
-import sys
+"""Which dataset reader a source asks for, and the reader of `docs/extending.md`, added by a package."""
+
+import re
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import yaml
 
-from crossmesh.config.training import DataSpec
+from crossmesh.config.training import DataSpec, RtlSpec
+from crossmesh.data.readers import READERS, reader_name
 from crossmesh.data.sources import load_conversations
 from crossmesh.errors import InputError
 
-SOURCE = "hf://datasets/owner/name"
+CHECKOUT = Path(__file__).parents[3]
 
 
-def fake_snapshot(home: Path, name: str) -> Path:
-    """Lay out huggingface_hub's cache as it is after a download and return the folder of the files."""
-    repository = home / "hub" / f"datasets--{name.replace('/', '--')}"
-    commit = "0123456789abcdef0123456789abcdef01234567"
-    snapshot = repository / "snapshots" / commit
-    snapshot.mkdir(parents=True)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(commit)
-    return snapshot
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An installed package whose module is the code of the documentation."""
+    section = (CHECKOUT / "docs" / "extending.md").read_text(encoding="utf-8").partition("## A dataset reader")[2].partition("\n## ")[0]
+    toml, module = (re.findall(f"```{kind}\n(.*?)```", section, re.DOTALL)[0] for kind in ("toml", "python"))
+    metadata = tmp_path / "installed" / "tables-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (tmp_path / "installed" / "tables_reader.py").write_text(module)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: tables\nVersion: 1.0\n")
+    assert toml == '[project.entry-points."crossmesh.readers"]\nsqlite = "my_package.tables:read_sqlite"\n'
+    (metadata / "entry_points.txt").write_text("[crossmesh.readers]\nsqlite = tables_reader:read_sqlite\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "installed"))
+    READERS.__dict__.pop("_found", None)
+    yield
+    READERS.__dict__.pop("_found", None)
 
 
-def fake_hub(home: Path) -> None:
-    """A data set with a split to train on and one to test with."""
-    snapshot = fake_snapshot(home, "owner/name")
-    (snapshot / "train.jsonl").write_text(json.dumps({"prompt": "p", "response": "r"}) + "\n")
-    (snapshot / "test.jsonl").write_text(json.dumps({"prompt": "other", "response": "r"}) + "\n")
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("rtl", "rtl"),
+        ("rtl/rows.jsonl", "file"),
+        ("hf://datasets/owner/name", "hf"),
+        ("hf", "file"),
+        ("file", "file"),
+        ("file:///rows.jsonl", "file"),
+        ("rows/*.jsonl", "file"),
+        ("s3://bucket/rows.jsonl", "file"),
+        ("sqlite:///rows.db", "file"),
+    ],
+)
+def test_who_reads_a_source(source: str, name: str) -> None:
+    assert reader_name(source) == name
 
 
-def load_offline(source: str, home: Path) -> subprocess.CompletedProcess[str]:
-    """Load `source` in a process that may not go online: huggingface_hub reads its environment at import."""
-    code = (
-        "import sys; from pathlib import Path; from crossmesh.data.sources import load_conversations\n"
-        "from crossmesh.config.experiment import DataSpec\n"
-        "from crossmesh.errors import InputError\n"
-        "try: print([one.messages for one in load_conversations(DataSpec(source=sys.argv[1]), Path(sys.argv[2]))])\n"
-        "except InputError as error: print('InputError:', error)"
-    )
-    platform = Path(__file__).resolve().parents[3] / "platform"
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(home), "PYTHONPATH": str(platform)}
-    for name in ("HF_HUB_CACHE", "HF_TOKEN"):
-        environment.pop(name, None)
-    return subprocess.run([sys.executable, "-c", code, source, str(home)], env=environment, capture_output=True, text=True, check=True)
+def test_a_package_reads_a_source_as_files_are_read(package: None, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "rows.db") as database:
+        database.execute("CREATE TABLE train (question TEXT, answer TEXT, weight INTEGER)")
+        database.executemany("INSERT INTO train VALUES (?, ?, ?)", [("b", "2", 1), ("a", "1", 0), ("c", "3", 1)])
+    data = DataSpec(source=f"sqlite://{tmp_path}/rows.db", max_rows=2, system_prompt="s")
+    first, second = load_conversations(data, tmp_path)
+    assert [turn["content"] for turn in first.messages] == ["s", "b", "2"]
+    assert first.form == "prompts from column 'question', answers from column 'answer'"
+    assert (first.learned, second.learned) == ([2], [])
+    assert second.place == f"{tmp_path}/rows.db, row 2"
+    with pytest.raises(InputError, match="has no column 'wrong'"):
+        load_conversations(DataSpec(source=data.source, prompt_column="wrong"), tmp_path)
 
 
-def test_hub_dataset_from_the_cache_offline(tmp_path: Path) -> None:
-    fake_hub(tmp_path)
-    found = load_offline(SOURCE, tmp_path)
-    assert found.stdout == "[[{'role': 'user', 'content': 'p'}, {'role': 'assistant', 'content': 'r'}]]\n"
+def test_a_source_that_nothing_reads_names_the_way_to_add_one(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"data\.source='sqlite:///rows\.db' does not exist.*or NAME:// of a dataset reader that an installed"
+    ):
+        load_conversations(DataSpec(source="sqlite:///rows.db"), tmp_path)
 
 
-def test_hub_dataset_that_is_not_cached_offline(tmp_path: Path) -> None:
-    found = load_offline("hf://datasets/owner/absent", tmp_path)
-    assert found.stdout.startswith("InputError: hf://datasets/owner/absent is not in the local cache and could not be downloaded")
-    assert "HF_HUB_OFFLINE" in found.stdout
+def test_generated_rows_have_no_address(tmp_path: Path) -> None:
+    data = DataSpec(source="rtl", rtl=RtlSpec(train_rows=2, heldout_rows=1, hard_rows=0))
+    assert [row.place for row in load_conversations(data, tmp_path)] == ["rtl, row 1", "rtl, row 2"]
+    with pytest.raises(InputError, match="'rtl://more' has an address, and generated rows have none"):
+        load_conversations(DataSpec(source="rtl://more"), tmp_path)
 
 
-@pytest.mark.parametrize("source", ["hf://owner/name", "hf://datasets/name", "hf://datasets/"])
-def test_address_that_is_none(tmp_path: Path, source: str) -> None:
-    with pytest.raises(InputError, match="is not a dataset address"):
-        load_conversations(DataSpec(source=source), tmp_path)
-
-
-FLAGSHIP = "zhuyaoyu/CodeV-R1-dataset"
-
-
-def test_each_shipped_source_on_the_hub_loads_from_a_copy_of_its_layout(tmp_path: Path) -> None:
-    """Names, columns and shards as published; rows made up. A new source in conf/data needs its layout here."""
-    shipped = {
-        file.stem: found["source"]
-        for file in (Path(__file__).resolve().parents[3] / "conf" / "data").glob("*.yaml")
-        if str((found := yaml.safe_load(file.read_text()) or {}).get("source", "")).startswith("hf://")
-    }
-    assert set(shipped) == {"codev_r1"}
-    snapshot = fake_snapshot(tmp_path, FLAGSHIP)
-    (snapshot / "codev_r1_sft.jsonl").write_text(json.dumps({"prompt": "p", "response": "<think>t</think><answer>r</answer>"}) + "\n")
-    for name in ("train", "val"):
-        rows = {"data_source": ["codev"], "prompt": [[{"role": "user", "content": "x"}]], "reward_model": [{"ground_truth": b"x"}]}
-        pq.write_table(pa.table(rows), snapshot / f"codev_r1_rl_{name}.parquet")
-    assert load_offline(shipped["codev_r1"], tmp_path).stdout == (
-        "[[{'role': 'user', 'content': 'p'}, {'role': 'assistant', 'content': '<think>t</think><answer>r</answer>'}]]\n"
-    )
+def test_a_file_may_be_given_as_an_address(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "p", "response": "r"}\n')
+    (row,) = load_conversations(DataSpec(source=f"file://{tmp_path}/rows.jsonl"), tmp_path)
+    assert [turn["content"] for turn in row.messages] == ["p", "r"]

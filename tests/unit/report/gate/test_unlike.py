@@ -25,7 +25,7 @@ from crossmesh.config.experiment import ExperimentSpec
 from crossmesh.config.fingerprint import Record, digest_of, trained_record
 from crossmesh.config.training import ModelSpec
 from crossmesh.console import Console
-from crossmesh.data import readers
+from crossmesh.data import files as data_files
 from crossmesh.errors import InputError
 from crossmesh.evaluate import judging
 from crossmesh.evaluate.examined import engine_of, surroundings_of
@@ -399,7 +399,7 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world: World) 
     workload_package.install(tmp_path / "workload", monkeypatch)
     monkeypatch.setattr(judging, "simulator_version", lambda: "Icarus Verilog 11")
     files = {"train": "rows.jsonl", "test": "other.jsonl"}
-    monkeypatch.setattr(readers, "hub_files", lambda _source, split, _cache: [world.folder / files[split]])
+    monkeypatch.setattr(data_files, "hub_files", lambda _source, split, _cache: [world.folder / files[split]])
     begun = ResumeCheckpoint("", 1, "s", "d")
     monkeypatch.setattr(trial, "find_resume_checkpoint", lambda spec, _: begun if spec.checkpoint.resume_from else None)
     monkeypatch.setattr(trial, "check_resume_checkpoint", lambda *_: None)
