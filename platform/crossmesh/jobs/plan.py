@@ -11,7 +11,7 @@ from crossmesh.config.points import SweptJobs
 from crossmesh.errors import InputError, require
 from crossmesh.installation import conf_folder, job_command
 from crossmesh.paper.training import report_paper
-from crossmesh.report.plans.collect import Plans
+from crossmesh.pipeline.plans import Plans
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ from crossmesh.config.sweep import labels_of
 from crossmesh.hardware.catalogue import find_slice
 from crossmesh.hardware.chips import AgeWarning
 from crossmesh.hardware.mesh import MeshShape
+from crossmesh.pipeline.plans import plan_json, price_notes
 from crossmesh.plan.figures import Compiled
 from crossmesh.plan.record import PlanRecord, training_record
 from crossmesh.plan.serving.forecast import serving_forecast
 from crossmesh.plan.serving.record import serving_record
 from crossmesh.plan.training.calibration import Calibration, work_of
 from crossmesh.plan.training.forecast import forecast
-from crossmesh.report.plans.collect import plan_json, price_notes
 from crossmesh.report.plans.compiled import compiled_cells
 from crossmesh.report.plans.files import write_plan
 from crossmesh.report.plans.table import plan_cells, plan_columns, plan_csv, print_plan

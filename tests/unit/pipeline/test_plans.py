@@ -16,12 +16,12 @@ from crossmesh.config.training import HardwareSpec, MeshSpec
 from crossmesh.errors import InputError
 from crossmesh.paper import training
 from crossmesh.paper.training import report_paper
+from crossmesh.pipeline import plans
+from crossmesh.pipeline.plans import Plans
 from crossmesh.plan import planner
 from crossmesh.plan.figures import Compiled
 from crossmesh.plan.planner import Planner
 from crossmesh.plan.point import TrainingPoint
-from crossmesh.report.plans import collect as plans
-from crossmesh.report.plans.collect import Plans
 from crossmesh.track.run_log import TrackingError
 from plan_points import paper_spec
 
