@@ -56,7 +56,7 @@ def test_a_users_model_is_proven_on_three_engines(checkout: Path, own_storage: P
     command = [sys.executable, "jobs/verify.py", "check=exchange", "model=tiny_gemma4", "output=json", f"storage.root={own_storage}"]
     patterns = ["lora.rank=4", "lora.alpha=4", "lora.use_rslora=true", "lora.rank_pattern={q_proj:8}"]
     done = subprocess.run([*command, *patterns], cwd=checkout, env=clean_environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-4000:]
     record = json.loads(done.stdout.splitlines()[-1])
     assert record["passed"]
     assert record["figures"]["engines"] == ["vllm", "torch", "jax"]
@@ -71,7 +71,7 @@ def test_a_users_model_is_proven_on_three_engines(checkout: Path, own_storage: P
 def test_every_family_is_proven_on_three_engines(checkout: Path, own_storage: Path, clean_environment: dict[str, str]) -> None:
     command = [sys.executable, "jobs/verify.py", "check=exchange", "output=json", f"storage.root={own_storage}"]
     done = subprocess.run(command, cwd=checkout, env=clean_environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-4000:]
     record = json.loads(done.stdout.splitlines()[-1])
     engines = {name: figures["engines"] for name, figures in record["figures"].items() if name.startswith("tiny_")}
     # vLLM's CPU build serves no adapters of a model with experts.
